@@ -131,4 +131,4 @@ def _along(function: _Function, which: int, generator: torch.Generator) -> tuple
 
 
 def _drawn(like: Tensor, generator: torch.Generator) -> Tensor:
-    return torch.randn(like.shape, generator=generator, dtype=torch.float64).to(like.device)
+    return torch.randn(like.shape, generator=generator, dtype=torch.float64, device="cpu").to(like.device)

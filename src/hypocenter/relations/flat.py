@@ -175,7 +175,7 @@ def _moved(parameter: Tensor, generator: torch.Generator) -> Tensor:
     """By noise of its own size."""
     values = parameter.detach()
     size = max(float(values.float().square().mean().sqrt()), 0.1)
-    return values + size * torch.randn(values.shape, generator=generator).to(values.device, values.dtype)
+    return values + size * torch.randn(values.shape, generator=generator, device="cpu").to(values.device, values.dtype)
 
 
 def _wrong(place: Break, names: Sequence[str]) -> Wrong:

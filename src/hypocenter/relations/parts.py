@@ -47,7 +47,7 @@ class Rows:
             if n == 0 or size % n or size == 0:
                 continue
             moved, usual = _over(pair, (dim,))
-            each = torch.arange(size)
+            each = torch.arange(size, device="cpu")
             found.append(_worst(moved, usual, self.stays[each // (size // n)]))
             if size > n:
                 found.append(_worst(moved, usual, self.stays[each % n]))
@@ -80,7 +80,7 @@ class RowsAnywhere:
         if before.dim() == 0 or before.shape[0] != n:
             return None
         moved, usual = _over(_squares(before, now), (0,))
-        return _worst(moved.sort().values, usual, torch.arange(n) < self.stays.sum())
+        return _worst(moved.sort().values, usual, torch.arange(n, device="cpu") < self.stays.sum())
 
     def moved_first(self, before: Tensor, now: Tensor) -> float | None:
         """There is none."""
@@ -183,7 +183,7 @@ class PlacesOrRows(Places):
         is_of_others = before.dim() == 3 and before.shape[1] in self.lengths
         if found is not None or before.shape[:1] != (n,) or (before.dim() > 2 and not is_of_others):
             return found
-        return Rows(torch.ones(n, dtype=torch.bool)).moved(before, now)
+        return Rows(torch.ones(n, dtype=torch.bool, device="cpu")).moved(before, now)
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +192,7 @@ class Whole:
 
     def moved(self, before: Tensor, now: Tensor) -> float | None:
         """Relative, in L2."""
-        return _worst(*_over(_squares(before, now), ()), torch.ones((), dtype=torch.bool))
+        return _worst(*_over(_squares(before, now), ()), torch.ones((), dtype=torch.bool, device="cpu"))
 
     def moved_first(self, before: Tensor, now: Tensor) -> float | None:
         """There is one layout only."""
@@ -213,7 +213,7 @@ class WholeOf:
         """The sample that moved most."""
         if before.dim() < 2 or before.shape[0] != self.n or self.n in before.shape[1:]:
             return None
-        return _worst(*_over(_squares(before, now), (0,)), torch.ones(self.n, dtype=torch.bool))
+        return _worst(*_over(_squares(before, now), (0,)), torch.ones(self.n, dtype=torch.bool, device="cpu"))
 
     def moved_first(self, before: Tensor, now: Tensor) -> float | None:
         """There is one layout only."""

@@ -24,7 +24,7 @@ def later_replaced(given: Given, targets: Tensor, facts: Facts) -> Trial | None:
     """From another place on in each sample; None: nothing can be replaced."""
     ids, n, length = given.tensor, facts.n_rows, given.tensor.shape[1]
     asked = (targets >= 0).cpu()
-    stays, new = torch.zeros(n, length, dtype=torch.bool), ids.clone()
+    stays, new = torch.zeros(n, length, dtype=torch.bool, device="cpu"), ids.clone()
     pool = targets[targets >= 0]
     others = successors(ids, pool)
     for row in range(n):
@@ -33,7 +33,7 @@ def later_replaced(given: Given, targets: Tensor, facts: Facts) -> Trial | None:
         if not places:
             continue
         cut = places[(row + 1) * (len(places) - 1) // (n + 1)] if n > 1 else places[len(places) // 2]
-        is_text = torch.zeros(length, dtype=torch.bool)
+        is_text = torch.zeros(length, dtype=torch.bool, device="cpu")
         is_text[cut + 1 :] = asked[row, cut:-1]  # what is asked for is text, not what stands for pictures or padding
         if bool(is_text.any()):
             new[row] = torch.where(is_text.to(ids.device), others[row], ids[row])

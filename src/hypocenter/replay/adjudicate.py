@@ -180,7 +180,7 @@ def _rerun(
     why_not = allowed.refuses(effort(node.func, node.args, node.kwargs, node.outputs))
     found = f"not done again {_place(dtype, device)}: {why_not}" if why_not else _tried(whole, position)
     if isinstance(found, str):
-        part = _some_rows(node, original, dtype, device, allowed) if position == 0 else None
+        part = _some_rows(node, original, position, dtype, device, allowed)
         return part if part is not None else Rerun(why_not=found if why_not else f"{refused}{found}")
     return _told(found, original, node, refused)
 
@@ -223,10 +223,15 @@ def _told(found: torch.Tensor | str | None, original: torch.Tensor, node: Node, 
 
 
 def _some_rows(
-    node: Node, original: torch.Tensor, dtype: torch.dtype | None, device: torch.device, allowed: Allowance
+    node: Node,
+    original: torch.Tensor,
+    position: int,
+    dtype: torch.dtype | None,
+    device: torch.device,
+    allowed: Allowance,
 ) -> Rerun | None:
     """The rows that hold bad elements, then others, as many as are allowed; None where there is no such way."""
-    rows = by_rows(node.func, node.args, node.kwargs, node.outputs)
+    rows = by_rows(node.func, node.args, node.kwargs, node.outputs, position)
     if rows is None or allowed.refuses(rows.of_one):
         return None
     mask = as_rows(bad_mask(original, node), rows)

@@ -6,9 +6,9 @@ A row is one query of one head. Rows are numbered through (batch, head, query).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -23,14 +23,13 @@ _OPS = frozenset(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Block:
-    """Some rows of one head, in the wanted format."""
+class Head:
+    """One head, or some queries of it with some of its keys, in the wanted format."""
 
-    at: torch.Tensor  # places of these rows among those asked for
-    q: torch.Tensor  # rows × width
+    q: torch.Tensor  # queries × width
     k: torch.Tensor  # keys × width
     v: torch.Tensor
-    scores: torch.Tensor  # rows × keys, scaled and masked
+    scores: torch.Tensor  # queries × keys, scaled and masked
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,13 +44,22 @@ class Attention:
     scale: float
     is_random: bool  # dropout
 
+    @staticmethod
+    def knows(name: str) -> bool:
+        """Whether that is the name of a fused attention."""
+        return name in _OPS
+
     @classmethod
     def of(cls, func: Any, args: Any, kwargs: Any) -> Attention | None:
         """Read a call; None: of another operator, or with arguments that are not known."""
-        if func.__name__.partition(".")[0] not in _OPS:
+        if not cls.knows(func.__name__.partition(".")[0]):
             return None
-        given = dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs
-        q, k, v = (given.get(name) for name in ("query", "key", "value"))
+        return cls.reading(dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs)
+
+    @classmethod
+    def reading(cls, given: Mapping[str, Any]) -> Attention | None:
+        """From arguments by their names; None: they are not known."""
+        q, k, v = cast("tuple[Any, ...]", tuple(given.get(name) for name in ("query", "key", "value")))
         if not all(isinstance(t, torch.Tensor) and t.dim() == 4 for t in (q, k, v)) or q.shape[1] % k.shape[1]:
             return None
         mask = given.get("attn_mask", given.get("attn_bias"))
@@ -86,35 +94,71 @@ class Attention:
     def rows(self, rows: torch.Tensor, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
         """Those rows of the result, rows × width."""
         out = torch.empty(len(rows), self.v.shape[3], dtype=dtype, device=device)
-        for block in self.blocks(rows, dtype, device):
-            out[block.at] = block.scores.softmax(-1) @ block.v
+        for at, block in self.blocks(rows, dtype, device):
+            out[at] = block.scores.softmax(-1) @ block.v
         return out
 
-    def blocks(self, rows: torch.Tensor, dtype: torch.dtype, device: torch.device) -> Iterator[Block]:
-        """The rows head by head, a bounded number at a time."""
-        heads, queries = self.q.shape[1], self.q.shape[2]
-        rows, most = rows.cpu(), max(1, BLOCK_BYTES // (8 * max(1, self.k.shape[2])))
-        of_head = rows // queries
-        for head in of_head.unique().tolist():
-            batch, number = divmod(head, heads)
-            shared = number // (heads // self.k.shape[1])  # several heads of queries share one of keys
-            k, v = (t[batch, shared].detach().to(device, dtype) for t in (self.k, self.v))
-            for at in (of_head == head).nonzero()[:, 0].split(most):
-                here = (rows[at] % queries).to(self.q.device)
-                q = self.q[batch, number].detach()[here].to(device, dtype)
-                scores = self._masked(q @ k.mT * self.scale, batch, number, here)
-                yield Block(at=at.to(device), q=q, k=k, v=v, scores=scores)
+    def blocks(
+        self, rows: torch.Tensor, dtype: torch.dtype, device: torch.device
+    ) -> Iterator[tuple[torch.Tensor, Head]]:
+        """The rows head by head, a bounded number at a time, with their places among those asked for."""
+        for number, at, here in by_head(rows, self.q.shape[2], self.k.shape[2]):
+            yield at.to(device), self.head(*divmod(number, self.q.shape[1]), dtype, device, queries=here)
 
-    def _masked(self, scores: torch.Tensor, batch: int, head: int, rows: torch.Tensor) -> torch.Tensor:
+    def head(
+        self,
+        batch: int,
+        head: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        *,
+        queries: torch.Tensor | None = None,
+        keys: torch.Tensor | None = None,
+    ) -> Head:
+        """A head, of all its queries and keys or of those that are given."""
+        shared = head // (self.q.shape[1] // self.k.shape[1])  # several heads of queries share one of keys
+        q = taken(self.q[batch, head], queries, dtype, device)
+        k, v = (taken(t[batch, shared], keys, dtype, device) for t in (self.k, self.v))
+        queries = torch.arange(self.q.shape[2], device="cpu") if queries is None else queries
+        keys = torch.arange(self.k.shape[2], device="cpu") if keys is None else keys
+        scores = self._masked(q @ k.mT * self.scale, batch, head, queries, keys)
+        return Head(q=q, k=k, v=v, scores=scores)
+
+    def _masked(
+        self, scores: torch.Tensor, batch: int, head: int, queries: torch.Tensor, keys: torch.Tensor
+    ) -> torch.Tensor:
         if self.mask is not None:
-            shape = (*self.q.shape[:3], self.k.shape[2])
-            mask = self.mask.detach().expand(shape)[batch, head][rows.to(self.mask.device)].to(scores.device)
+            mask = self.mask.detach().expand(*self.q.shape[:3], self.k.shape[2])[batch, head]
+            mask = mask[queries.to(mask.device)][:, keys.to(mask.device)].to(scores.device)
             scores = (
                 scores + mask.to(scores.dtype)
                 if mask.is_floating_point()
                 else scores.masked_fill(~mask.bool(), -torch.inf)
             )
         if self.is_causal:
-            keys = torch.arange(self.k.shape[2], device=scores.device)
-            scores = scores.masked_fill(keys > rows.to(scores.device)[:, None], -torch.inf)
+            queries, keys = queries.to(scores.device), keys.to(scores.device)
+            scores = scores.masked_fill(keys > queries[:, None], -torch.inf)
         return scores
+
+
+def by_head(rows: torch.Tensor, of_head: int, across: int) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+    """Rows that are numbered through all heads, head by head, so few at a time that a matrix of theirs is a block.
+
+    Args:
+        of_head: rows that a head has.
+        across: columns of the matrix that is made of each row.
+
+    Yields:
+        The number of the head, places among `rows`, rows of the head.
+    """
+    rows, most = rows.cpu(), max(1, BLOCK_BYTES // (8 * max(1, across)))
+    heads = rows // of_head
+    for head in heads.unique().tolist():
+        for at in (heads == head).nonzero()[:, 0].split(most):
+            yield head, at, rows[at] % of_head
+
+
+def taken(tensor: torch.Tensor, rows: torch.Tensor | None, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    """All rows of a matrix or some, in another format and place."""
+    tensor = tensor.detach()
+    return (tensor if rows is None else tensor[rows.to(tensor.device)]).to(device, dtype)

@@ -57,7 +57,7 @@ def _judged(call: FailedCall, trial: _Trial, argument: str, tensor: torch.Tensor
     bad = [*high, *low]
     if not bad:
         return None
-    where = torch.isin(tensor, torch.tensor(bad[:1], dtype=tensor.dtype)).nonzero().tolist()
+    where = torch.isin(tensor, torch.tensor(bad[:1], dtype=tensor.dtype, device="cpu")).nonzero().tolist()
     sizes = {size for _, t in tensors((call.args, call.kwargs)) if t is not tensor for size in t.shape}
     good = max((v for v in ordered if v >= 0 and v not in high), default=0)
     first_bad = high[-1] if high else None

@@ -12,6 +12,7 @@ import torch
 from torch.utils.flop_counter import flop_registry
 
 from hypocenter.replay.attention import Attention
+from hypocenter.replay.attention_backward import AttentionBackward
 from hypocenter.tap.dispatch import declared
 from hypocenter.tap.free_memory import free_bytes
 
@@ -71,7 +72,7 @@ def effort(func: Any, args: Any, kwargs: Any, outputs: Any, width: int = 8) -> E
     name = func.__name__.partition(".")[0]
     flops, held = PER_ELEMENT * n, float(n)
     formula = flop_registry.get(getattr(func, "overloadpacket", func))
-    attention = Attention.of(func, args, kwargs)
+    attention = Attention.of(func, args, kwargs) or AttentionBackward.of(func, args, kwargs)
     if attention is not None:
         flops = attention.flops
     elif formula is not None:

@@ -153,7 +153,7 @@ class _Bench:
     def _root_inputs(self) -> tuple[list[Tensor], dict[str, Tensor]]:
         args: dict[int, Tensor] = {}
         kwargs: dict[str, Tensor] = {}
-        like = next(self._model.parameters(), torch.empty(0))
+        like = next(self._model.parameters(), torch.empty(0, device="cpu"))
         for key, stored in self._values.site("", self._step, self._microbatch).items():
             name = key[3:-1]
             if key.startswith("in[") and key.endswith("]") and "[" not in name:

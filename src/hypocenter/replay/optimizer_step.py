@@ -38,7 +38,7 @@ def explain(base: Evidence, optimizer: torch.optim.Optimizer, parameter: torch.T
         eps = float(group["eps"])
         v, m = _here(variance)[bad], _here(mean)[bad]
         facts["state_dtype"] = str(variance.dtype).removeprefix("torch.")
-        facts["eps_in_dtype"] = float(torch.tensor(eps, dtype=variance.dtype))
+        facts["eps_in_dtype"] = float(torch.tensor(eps, dtype=variance.dtype, device="cpu"))
         facts["n_v_zero"] = float((v == 0).sum())
         facts["v_at_bad"] = str([float(x) for x in v[:4]])
         exact = _uncorrected(in_float64(m), in_float64(v), eps)

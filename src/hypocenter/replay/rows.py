@@ -1,19 +1,23 @@
-"""Some rows of an operator's result, done again without the others: of products, of attention, of convolutions.
+"""Some rows of an operator's result, done again without the others: of products, attention, convolutions, gradients.
 
-Rows are numbered through all dimensions of the result but the last; of a convolution a row is a sample.
+Rows are numbered through all dimensions of the result but the last; of a convolution a row is a sample, of the gradient
+of its weight what belongs to an index of the first dimension.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import torch
 
 from hypocenter.replay.attention import Attention
+from hypocenter.replay.attention_backward import VALUES, AttentionBackward
+from hypocenter.replay.convolution_rows import Part, Samples, part_of_gradient
 from hypocenter.replay.effort import Effort, effort
 
+__all__ = ["Part", "Products", "Rows", "as_rows", "by_rows", "chosen"]
 SAMPLED = 64  # rows that are looked at beside those that hold bad elements
 
 
@@ -44,6 +48,11 @@ class Products:
     added: torch.Tensor | None
     alpha: Any
     beta: Any
+    is_of_magnitudes: bool = False
+
+    def of_magnitudes(self) -> Products:
+        """The same of magnitudes."""
+        return replace(self, alpha=abs(self.alpha), beta=abs(self.beta), is_of_magnitudes=True)
 
     @property
     def n(self) -> int:
@@ -64,14 +73,18 @@ class Products:
         for batch in (rows // per).unique().tolist():
             at = (rows // per == batch).nonzero()[:, 0]
             here = (rows[at] % per).to(self.a.device)
-            a, b = self.a[batch][here].to(device, dtype), self.b[batch].to(device, dtype)
+            a, b = self._moved(self.a[batch][here], dtype, device), self._moved(self.b[batch], dtype, device)
             if self.added is None:
                 out[at] = a @ b
             else:
                 shape = (self.a.shape[0], per, self.b.shape[2])
-                added = self.added.expand(shape)[batch][here].to(device, dtype)
+                added = self._moved(self.added.expand(shape)[batch][here], dtype, device)
                 out[at] = torch.addmm(added, a, b, beta=self.beta, alpha=self.alpha)
         return out
+
+    def _moved(self, tensor: torch.Tensor, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+        tensor = tensor.to(device, dtype)
+        return tensor.abs() if self.is_of_magnitudes else tensor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,39 +110,44 @@ class Queries:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Samples:
-    """A convolution."""
+class QueryGradients:
+    """One of the gradients of attention."""
 
-    func: Any
-    args: tuple[Any, ...]
-    whole: Effort
+    call: AttentionBackward
+    result: int
 
     @property
     def n(self) -> int:
-        """Samples."""
-        return self.args[0].shape[0]
+        """Queries or keys of all heads."""
+        return self.call.n_rows(self.result)
 
     @property
     def of_one(self) -> Effort:
-        """One sample."""
-        return Effort(flops=self.whole.flops / self.n, bytes=self.whole.bytes / self.n)
+        """One of them."""
+        return Effort(flops=self.call.flops_of_row(self.result), bytes=self.call.bytes)
 
     def done(self, rows: torch.Tensor, dtype: torch.dtype | None, device: torch.device) -> torch.Tensor:
-        """Those samples, one after the other."""
-        first, *rest = self.args
-        rest = [t.to(device, dtype or t.dtype) if isinstance(t, torch.Tensor) else t for t in rest]
-        each = [first[i : i + 1].to(device, dtype or first.dtype) for i in rows.tolist()]
-        return torch.cat([self.func(x, *rest).reshape(1, -1) for x in each])
+        """Those rows, added up as fused kernels do."""
+        own = self.call.forward.q.dtype
+        inner = dtype or torch.promote_types(own, torch.float32)
+        return self.call.rows(self.result, rows, inner, device).to(dtype or own)
 
 
-def by_rows(func: Any, args: Any, kwargs: Any, outputs: Any) -> Rows | None:
-    """How to do single rows of it again; None where that is not known."""
+def by_rows(func: Any, args: Any, kwargs: Any, outputs: Any, result: int = 0) -> Rows | None:
+    """How to do single rows of one of its results again; None where that is not known."""
     name = func.__name__.partition(".")[0]
+    backward = AttentionBackward.of(func, args, kwargs)
+    if backward is not None and result <= VALUES:
+        return None if backward.forward.is_random else QueryGradients(call=backward, result=result)
+    if name == "convolution_backward":
+        return part_of_gradient(func, args, effort(func, args, kwargs, outputs), result)
+    if result:
+        return None
     attention = Attention.of(func, args, kwargs)
     if attention is not None:
         return None if attention.is_random else Queries(call=attention)
     if name == "convolution" and args[0].dim() > 2 and args[0].shape[0]:
-        return Samples(func=func, args=tuple(args), whole=effort(func, args, kwargs, outputs))
+        return Samples(func=func, args=tuple(args), n_sliced=1, whole=effort(func, args, kwargs, outputs))
     added, factors = (args[0], args[1:3]) if name in ("addmm", "baddbmm") else (None, args[:2])
     if name not in ("mm", "bmm", "addmm", "baddbmm") or any(not isinstance(t, torch.Tensor) for t in factors):
         return None
@@ -149,7 +167,7 @@ def chosen(bad: torch.Tensor, n: int, most: int, others_at_most: int = SAMPLED) 
     """
     bad = bad.cpu()
     first = bad[_spread(len(bad), most)]
-    is_good = torch.ones(n, dtype=torch.bool)
+    is_good = torch.ones(n, dtype=torch.bool, device="cpu")
     is_good[bad] = False
     others = is_good.nonzero()[:, 0]
     return torch.cat([first, others[_spread(len(others), min(most - len(first), others_at_most))]]).sort().values
@@ -162,5 +180,5 @@ def as_rows(tensor: torch.Tensor, rows: Rows) -> torch.Tensor:
 
 def _spread(n: int, most: int) -> torch.Tensor:
     if n <= most:
-        return torch.arange(n)
-    return torch.linspace(0, n - 1, max(0, most)).round().long().unique()
+        return torch.arange(n, device="cpu")
+    return torch.linspace(0, n - 1, max(0, most), device="cpu").round().long().unique()

@@ -141,7 +141,7 @@ class _Look:
         del tracer, replayed
 
         def is_sound(kept: Sequence[int]) -> bool:
-            chosen = (n_rows, torch.tensor(kept))
+            chosen = (n_rows, torch.tensor(kept, device="cpu"))
             return self._size(self._replayer.run(self._microbatch, self._parameters, rows=chosen)) < middle
 
         def unsound_alone() -> Sequence[int] | None:

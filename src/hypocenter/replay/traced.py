@@ -147,7 +147,7 @@ def _clamp_upstream(node: Node, tracer: OpTracer) -> dict[str, float | str]:
                 dtype = getattr(torch, upstream.dtypes[0])
                 return {
                     "clamp_bound": bound,
-                    "clamp_bound_rounded": float(torch.tensor(bound, dtype=dtype)),
+                    "clamp_bound_rounded": float(torch.tensor(bound, dtype=dtype, device="cpu")),
                     "clamp_dtype": upstream.dtypes[0],
                     "clamp_eps": float(torch.finfo(dtype).eps),
                 }

@@ -41,7 +41,7 @@ class Trials:
         is_hidden = self._scene.case.trigger in HIDDEN  # then loss and gradients are finite with and without them
 
         def is_sound(kept: Sequence[int]) -> bool:
-            chosen = (n_rows, torch.tensor(kept))
+            chosen = (n_rows, torch.tensor(kept, device="cpu"))
             return self._shows_nothing(evidence, chosen) if is_hidden else self._is_sound(chosen)
 
         return samples.named(evidence, rows, n_rows, is_sound)

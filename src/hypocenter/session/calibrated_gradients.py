@@ -116,7 +116,7 @@ def readings(
     ]  # fmt: skip
 
 
-_NOTHING = torch.empty(0)
+_NOTHING = torch.empty(0, device="cpu")
 
 
 def _dtype_of(parameter: Tensor) -> torch.dtype:

@@ -36,7 +36,8 @@ class Check:
 
     def mean_loss(self, scale: float | None) -> float | None:
         """Over micro-batches, with the loss scale that is in it taken out; None without any."""
-        return sum(self.losses) / len(self.losses) / (scale or 1.0) if self.losses else None
+        losses = _without_parts(self.losses)
+        return sum(losses) / len(losses) / (scale or 1.0) if losses else None
 
     @property
     def has_finite_norms(self) -> bool:
@@ -145,3 +146,17 @@ def scalar_reading(
         step=step, microbatch=microbatch, phase=phase, site=site, port=SCALAR_PORT, order=order, dtype="float32",  # type: ignore[arg-type]
         summary=scalar_summary(value), module=module,
     )  # fmt: skip
+
+
+def _without_parts(losses: Sequence[float]) -> list[float]:
+    """A loss that went back in chunks, two or more in a row, and then as their sum, in float32, is that sum."""
+    found: list[float] = []
+    since = 0  # where those begin that are no part of a sum yet
+    for at, loss in enumerate(losses):
+        parts = losses[since:at]
+        room = len(parts) * 2.0**-23 * sum(map(abs, parts))
+        if len(parts) > 1 and math.isfinite(loss) and abs(math.fsum(parts) - loss) <= room:
+            del found[-len(parts) :]
+            since = at + 1
+        found.append(loss)
+    return found

@@ -154,7 +154,7 @@ class Coroner:
         if place is None:
             return replace(known, facts=facts)
         name, tensor = place
-        bad = torch.isin(tensor, torch.tensor(found.values, dtype=tensor.dtype)).nonzero().tolist()
+        bad = torch.isin(tensor, torch.tensor(found.values, dtype=tensor.dtype, device="cpu")).nonzero().tolist()
         rows = sorted({int(at[0]) for at in bad}) if tensor.dim() else []
         facts |= {"batch": _plain(name), "batch_at": str(bad[0])}
         return replace(known, facts=facts, samples=tuple(rows), n_samples=tensor.shape[0] if tensor.dim() else 0)

@@ -22,6 +22,7 @@ from hypocenter.session.parts import Parts
 from hypocenter.session.sentinel import Started
 from hypocenter.tap.gradients import local, norms, to_host
 from hypocenter.tap.own_frame import RAISED, hear
+from hypocenter.tap.weakly import Ref
 
 LATER = 128  # replays: a transfer waits for all that is queued
 MAX_LOSSES = 64
@@ -53,7 +54,7 @@ class GraphReplays:
         elif event in ("before_update", "before_scaled_step"):
             optimizer = given[0] if event == "before_update" else given[0].optimizer
             if all(ref() is not optimizer for ref in self._optimizers):
-                self._optimizers.append(weakref.ref(optimizer))
+                self._optimizers.append(Ref(optimizer))
 
     def _listen(self) -> None:
         if self._undo:

@@ -6,7 +6,6 @@ import atexit
 import contextlib
 import os
 import sys
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -14,6 +13,7 @@ from typing import Any, Protocol
 
 from hypocenter.diagnose.in_a_line import in_a_line
 from hypocenter.nouns import Diagnosis
+from hypocenter.tap.weakly import Ref
 
 MOST_ROWS = 500_000  # of a recording that is diagnosed when training ends: a second or two
 
@@ -121,7 +121,7 @@ def begin(session: Session, running: list[Session], close: Callable[[], None] | 
     session.attach()
     running.append(session)
     atexit.register(close or session.close)
-    alive = weakref.ref(session)  # what is registered here stays for ever, and must not keep a model
+    alive = Ref(session)  # what is registered here stays for ever, and must not keep a model
 
     def forked() -> None:
         if (here := alive()) is not None:

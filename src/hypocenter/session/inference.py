@@ -23,6 +23,7 @@ from hypocenter.tap.gradients import local
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.quiet import quietly
 from hypocenter.tap.tree import tensors
+from hypocenter.tap.weakly import Ref
 
 FEW = 4  # tensors of an output that are looked at: those of a model begin with logits, caches of keys and values follow
 LATER = 32  # outputs whose counts are fetched together from a device that has to be waited for
@@ -92,7 +93,7 @@ class Inference:
                     counts = torch.stack([here.isnan().sum(), here.isposinf().sum(), here.isneginf().sum()])
                     self._waiting.append(
                         _Output(
-                            self._n_calls[site, module], site, module, f"out{port}", is_gradient, weakref.ref(tensor),
+                            self._n_calls[site, module], site, module, f"out{port}", is_gradient, Ref(tensor),
                             str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), counts,
                         )
                     )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from hypocenter.tap.tape import version_of
+from hypocenter.tap.weakly import Ref
 
 RATES = ("lr", "initial_lr", "max_lr")  # of a parameter group: now, and what its schedule begins with or reaches
 
@@ -69,5 +70,5 @@ def _known(value: torch.Tensor) -> float | None:
 def _note(value: torch.Tensor, version: int, number: float) -> float:
     for key in [key for key, (ref, _, _) in _read.items() if ref() is None]:
         del _read[key]
-    _read[id(value)] = weakref.ref(value), version, number
+    _read[id(value)] = Ref(value), version, number
     return number

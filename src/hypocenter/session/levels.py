@@ -283,7 +283,7 @@ class UpdateTensors:
             return
         for name, part in one.parts(self._names, here):
             if part.numel():
-                held[f"{what}|{name}"] = torch.empty(part.shape, dtype=part.dtype).copy_(part)
+                held[f"{what}|{name}"] = torch.empty(part.shape, dtype=part.dtype, device="cpu").copy_(part)
 
     def _put_state(self, held: dict[str, Tensor], what: str, one: Trained, optimizer: Optimizer) -> None:
         state = optimizer.state.get(one.tensor)  # .get: a defaultdict must not grow
@@ -296,7 +296,7 @@ class UpdateTensors:
                 for name, _ in one.parts(self._names, one.tensor.detach()):
                     held[f"{what}|{key}|{name}"] = value.detach().to("cpu", copy=True).reshape(())
             elif isinstance(value, (int, float)) and not isinstance(value, bool):
-                held[f"{what}|{key}|{one.name}"] = torch.tensor(float(value), dtype=torch.float64)
+                held[f"{what}|{key}|{one.name}"] = torch.tensor(float(value), dtype=torch.float64, device="cpu")
 
     def _about(self, optimizer: Optimizer) -> dict[str, Any]:
         kind = type(optimizer)

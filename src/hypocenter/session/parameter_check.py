@@ -17,6 +17,7 @@ from hypocenter.session.check import Check
 from hypocenter.session.failures import Failures
 from hypocenter.session.sentinel import Sentinel, Started, Turn, turns
 from hypocenter.tap.tape import version_of, versions_of
+from hypocenter.tap.weakly import Ref
 
 
 @dataclass(slots=True)
@@ -92,7 +93,7 @@ class ParameterCheck:
 
     def _held(self, optimizer: Any) -> Callable[[], Any]:
         """Weakly: programs that make an optimizer for each task must not keep them all."""
-        me, key = weakref.ref(self), id(optimizer)
+        me, key = Ref(self), id(optimizer)
 
         def forget(_: object) -> None:
             if (check := me()) is not None:
@@ -100,7 +101,7 @@ class ParameterCheck:
                 check._gone(key)
 
         try:
-            return weakref.ref(optimizer, forget)
+            return Ref(optimizer, forget)
         except TypeError:  # a framework's own class with slots
             return lambda: optimizer
 
@@ -160,7 +161,7 @@ class ParameterCheck:
         """Whether a parameter that has been reported is still not finite."""
         held = [p for ref in self._bad if (p := ref()) is not None]
         still = self._sentinel.bad_parameters(self._sentinel.start_parameters(held)) if held else []
-        self._bad = [weakref.ref(p) for p in still]
+        self._bad = [Ref(p) for p in still]
         return bool(still)
 
     def _bad_ones(self) -> Iterator[torch.Tensor]:
@@ -172,7 +173,7 @@ class ParameterCheck:
         yield from bad
 
     def _note(self, bad: Sequence[torch.Tensor]) -> None:
-        self._bad = [weakref.ref(p) for p in bad]
+        self._bad = [Ref(p) for p in bad]
 
     def _blame(self, bad: list[torch.Tensor], left: _Left, *, must_prove: bool, note: str = "") -> str:
         self._note(bad)

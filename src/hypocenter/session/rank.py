@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from hypocenter.launcher import rank_and_size
+from hypocenter.tap.weakly import Ref
 
 _CAN_BE = torch.distributed.is_available()  # torch may be built without it
 _known: dict[str, tuple[weakref.ref[Any], tuple[int, int]]] = {}  # of the default group that was asked last
@@ -26,7 +27,7 @@ def rank_of_group() -> tuple[int, int] | None:
     known = _known.get("world")
     if known is None or known[0]() is not world:  # asked many times a step, and torch takes 5 µs to answer
         found = torch.distributed.get_rank(), torch.distributed.get_world_size()
-        known = _known["world"] = weakref.ref(world), found
+        known = _known["world"] = Ref(world), found
     return known[1]
 
 

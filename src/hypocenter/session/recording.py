@@ -35,6 +35,7 @@ from hypocenter.tap.scaled import PlainUpdate, ScaledUpdate, Unscaling
 from hypocenter.tap.tape import Microbatch
 from hypocenter.tap.transforms import Transforms
 from hypocenter.tap.variables import variable_name
+from hypocenter.tap.weakly import leave_swaps_alone
 
 EXIT_S = 10.0  # that the end of the program may wait for a device, and never longer than ranks wait for each other
 
@@ -71,6 +72,7 @@ class Session(Listening):
         """Start listening, and impose what was asked for."""
         transforms = Transforms(self.parts.roots.user_code, self._inference.look_at_result, self.warn)
         functions = CustomFunctions(self.parts.roots.user_code, self.warn)
+        leave_swaps_alone()
         self._undo = [*self.parts.attach(), transforms.attach(), functions.attach()]
         self._undo += [self.parts.optimizers.attach(self._by_hand.switch_off)]
         self._stays = [self.parts.last_words]

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from hypocenter.tap.tape import Microbatch, Tape, version_of
+from hypocenter.tap.weakly import Ref
 
 LOOKED_AT = 16  # parameters of one call: who sets one sets all
 
@@ -56,8 +57,8 @@ class TakenGradients:
         parameters = [each for each in inputs if isinstance(each, torch.nn.Parameter)]
         for p in parameters[:LOOKED_AT]:
             before = p.grad
-            kept = (None, 0) if before is None else (weakref.ref(before), version_of(before))
-            self._asked.append(_Asked(weakref.ref(p), *kept))
+            kept = (None, 0) if before is None else (Ref(before), version_of(before))
+            self._asked.append(_Asked(Ref(p), *kept))
 
     def settle(self) -> list[Microbatch]:
         """Those that have turned out to be micro-batches."""

@@ -302,7 +302,7 @@ def _sketch(values: Tensor) -> Tensor:
     part = values.detach().reshape(-1)
     part = in_float64(part[:: -(-part.numel() // ELEMENTS)])
     generator = torch.Generator().manual_seed(part.numel())
-    signs = torch.randint(0, 2, (part.numel(),), generator=generator).to(part.device) * 2 - 1
+    signs = torch.randint(0, 2, (part.numel(),), generator=generator, device="cpu").to(part.device) * 2 - 1
     padded = torch.nn.functional.pad(part * signs, (0, -part.numel() % law.SKETCH))
     return padded.reshape(law.SKETCH, -1).sum(1)
 
@@ -310,7 +310,7 @@ def _sketch(values: Tensor) -> Tensor:
 def _print(parameter: Tensor) -> Tensor:
     """One number that tells the values of a parameter from those of another: [1], float64."""
     values = sample(parameter.detach(), ELEMENTS)
-    return torch.zeros(1, dtype=torch.float64) if values is None else in_float64(values).sum().reshape(1)
+    return torch.zeros(1, dtype=torch.float64, device="cpu") if values is None else in_float64(values).sum().reshape(1)
 
 
 def _entries(pairs: Sequence[tuple[Tensor | None, Tensor | None]], least: float) -> dict[int, Entry]:

@@ -6,6 +6,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from hypocenter.tap.weakly import Ref
+
 AfterCall = Callable[[Any, Any, Any], None]
 """Gets the module, its positional arguments and its output. Must not raise."""
 
@@ -24,7 +26,7 @@ class AfterCalls:
 
     def add(self, module: Any, hear: AfterCall) -> Callable[[], None]:
         """Hear of this module from its next call on; returns the undo."""
-        key, entry = id(module), (weakref.ref(module), hear)
+        key, entry = id(module), (Ref(module), hear)
         self._hearers.setdefault(key, []).append(entry)
 
         def remove() -> None:

@@ -15,6 +15,7 @@ import torch
 from hypocenter.optrace import Edge
 from hypocenter.tap.op_tensors import storage_key, tensors_among
 from hypocenter.tap.source import is_library
+from hypocenter.tap.weakly import Ref
 
 _FRAMES = 3  # of the user's, from the innermost one outwards
 _MOST = 256  # variables of one frame that are looked at
@@ -36,7 +37,7 @@ class AtHand:
         """
         found = [(tensor, known(tensor)) for tensor in _variables(sys._getframe(1))]
         bad = [edge for _, edge in found if edge is not None and edge.real]
-        unknown = [weakref.ref(tensor) for tensor, edge in found if edge is None]
+        unknown = [Ref(tensor) for tensor, edge in found if edge is None]
         for key in {storage_key(tensor) for tensor in made} - {0}:
             self._bad[key], self._unknown[key] = bad, unknown
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import threading
-import weakref
 from collections import defaultdict
 from collections.abc import Callable, Generator, Iterable
 from typing import Any, cast
@@ -27,6 +26,7 @@ from hypocenter.tap import call_site
 from hypocenter.tap.collective_calls import FUNCTIONAL, READERS, Given, Reader
 from hypocenter.tap.collective_waits import Waits
 from hypocenter.tap.names import NameMap
+from hypocenter.tap.weakly import Ref
 from hypocenter.tap.wrapping import Undo, wrap_attribute, wrap_in_place
 
 _FAKE: Any = torch._C._TorchDispatchModeKey.FAKE
@@ -91,7 +91,7 @@ class _Group:
     __slots__ = ("counts", "name", "ranks", "ref")
 
     def __init__(self, group: Any, ranks: tuple[int, ...]) -> None:
-        self.ref, self.name, self.ranks = weakref.ref(group), _name_of(group), ranks
+        self.ref, self.name, self.ranks = Ref(group), _name_of(group), ranks
         self.counts: dict[object, int] = defaultdict(int)
 
 

@@ -29,6 +29,7 @@ from hypocenter.tap.compile_guard import is_export, never_compile
 from hypocenter.tap.names import NameMap, class_name, unwrap, wrapped_attribute
 from hypocenter.tap.own_frame import RAISED, OwnFrame, hear
 from hypocenter.tap.wanted import is_wanted
+from hypocenter.tap.weakly import Ref
 
 _MATRIX_PRODUCTS = (
     nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d,
@@ -162,7 +163,7 @@ class CompiledTap:
         device = next((p.device for p in module.parameters()), torch.device("cpu"))
         slots = [self._slots.take(device) for _ in ("forward", "backward")[: 1 + backward]]
         for slot, phase in zip(slots, ("forward", "backward"), strict=False):
-            self._places[slot.index] = (weakref.ref(module), phase)
+            self._places[slot.index] = (Ref(module), phase)
         hook = _ProbeHook(*slots) if backward else _SlotHook(slots[0])
         self._handles.append(module.register_forward_hook(hook))
         return 1

@@ -23,7 +23,7 @@ def largest(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     groups: dict[tuple[torch.device, torch.dtype], list[int]] = {}
     for index, tensor in enumerate(tensors):
         groups.setdefault((tensor.device, tensor.dtype), []).append(index)
-    out: list[torch.Tensor] = [torch.empty(0)] * len(tensors)
+    out: list[torch.Tensor] = [torch.empty(0, device="cpu")] * len(tensors)
     for (device, _), indices in groups.items():
         group = [_real(tensors[i]) for i in indices]
         # in float32, of half precision too: a cast of each afterwards would be a kernel for each

@@ -12,6 +12,7 @@ import torch
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.source import is_library
 from hypocenter.tap.tape import is_trainable_leaf
+from hypocenter.tap.weakly import Ref
 
 _DEPTH = 4  # trainer.model.layers[0].w
 _MOST_THINGS = 20_000  # looked at in one search
@@ -44,7 +45,7 @@ class TrainableLeaves:
             return
         found = variables(new, frame)
         for leaf in new:
-            self._known[id(leaf)] = weakref.ref(leaf)
+            self._known[id(leaf)] = Ref(leaf)
             if self._names.param_name(leaf) is None:
                 self._names.add_tensor(leaf, found.get(id(leaf)) or f"parameter {tuple(leaf.shape)}")
 
@@ -62,7 +63,7 @@ class TrainableLeaves:
             return met[1] != step
         if len(self._met) > 4096:  # inputs of long ago
             self._met.clear()
-        self._met[id(leaf)] = weakref.ref(leaf), step
+        self._met[id(leaf)] = Ref(leaf), step
         return False
 
 

@@ -19,6 +19,7 @@ from torch.utils.data import SequentialSampler, dataloader
 
 from hypocenter.tap.tape import version_of
 from hypocenter.tap.tree import tensors
+from hypocenter.tap.weakly import Ref
 
 REMEMBERED = 256  # tensors: those of a few batches, also where one is fetched ahead
 _Iterator: Any = dataloader._BaseDataLoaderIter
@@ -113,7 +114,7 @@ class LoaderBatches:
             for name, tensor in tensors(batch):
                 rows = tuple(indices) if is_known and tensor.dim() and tensor.shape[0] == len(indices) else ()
                 given = FromLoader(name=name, indices=rows)
-                self._given.append((weakref.ref(tensor), version_of(tensor), given))
+                self._given.append((Ref(tensor), version_of(tensor), given))
         except Exception:  # a batch of the user's own kind
             self._drawn.pop(iterator, None)
 

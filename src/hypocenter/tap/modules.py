@@ -8,7 +8,6 @@ in-place code. A gradient reading is of the whole gradient of that value, from a
 from __future__ import annotations
 
 import functools
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
@@ -32,6 +31,7 @@ from hypocenter.tap.spread.where import Where
 from hypocenter.tap.tree import flatten
 from hypocenter.tap.user_code import is_graph_taken
 from hypocenter.tap.wanted import is_wanted
+from hypocenter.tap.weakly import Ref
 
 MAX_PORTS = 32  # tensors of one argument or output that are read; a KV cache has hundreds, none made by this module
 MAX_PENDING = 200_000  # readings of one step; python metadata of about 100 MB
@@ -80,7 +80,7 @@ class _Seen:
     __torch_unserializable__ = True  # torch would warn when the user saves the tensor that carries this hook
 
     def __init__(self, tap: ModuleTap, tensor: Tensor, version: int, ticket: int | None, where: Where | None) -> None:
-        self.tap, self.ref, self.version, self.ticket = tap, weakref.ref(tensor), version, ticket
+        self.tap, self.ref, self.version, self.ticket = tap, Ref(tensor), version, ticket
         self.where = where
         self.dtype = tensor.dtype
         self.places: list[tuple[Site, str, int, int, int]] | None = None

@@ -11,6 +11,7 @@ from torch.nn.modules import module as torch_module
 
 from hypocenter.tap.flat_parameters import is_flat, originals
 from hypocenter.tap.numbering import has_numbered_layers, offset_of
+from hypocenter.tap.weakly import Ref
 
 _WRAPPERS: dict[tuple[str, str], str] = {
     ("torch", "OptimizedModule"): "_orig_mod",
@@ -146,7 +147,7 @@ class NameMap:
                 kept.append(root)
             elif known is not None and unwrap(known) is unwrap(module):
                 prefix, variable = prefix or root.prefix, root.variable or variable  # the same model, wrapped meanwhile
-        self._roots = [*kept, _Root(weakref.ref(module), prefix or None, variable, is_part)]
+        self._roots = [*kept, _Root(Ref(module), prefix or None, variable, is_part)]
         self._invalidate()
 
     def variables(self) -> frozenset[str]:
@@ -160,7 +161,7 @@ class NameMap:
         n = 2
         while (unique := name if name not in taken else f"{name}#{n}") in taken:
             n += 1
-        self._alone.append(_Names(weakref.ref(tensor), (unique,)))
+        self._alone.append(_Names(Ref(tensor), (unique,)))
         self._is_stale = True
 
     def modules(self) -> list[tuple[str, nn.Module]]:
@@ -230,7 +231,7 @@ class NameMap:
     def _remember_unknown(self, thing: nn.Module | Tensor) -> None:
         if len(self._unknown) > _MAX_UNKNOWN:
             self._unknown.clear()
-        self._unknown[id(thing)] = weakref.ref(thing)
+        self._unknown[id(thing)] = Ref(thing)
 
     def _invalidate(self) -> None:
         self._is_stale = True
@@ -278,7 +279,7 @@ class NameMap:
     def _name_all(self, root: nn.Module, prefix: str) -> None:
         for name, module in walk(root, prefix):
             if _add(self._modules, module, name):
-                self._layout.append((weakref.ref(module), _layout_of(module)))
+                self._layout.append((Ref(module), _layout_of(module)))
             dot = f"{name}." if name else ""
             for table, things in ((self._params, module._parameters), (self._buffers, module._buffers)):
                 for key, thing in things.items():
@@ -291,7 +292,7 @@ class NameMap:
     def _watch_registrations(self) -> None:
         if self._undo is not None:
             return
-        me = weakref.ref(self)
+        me = Ref(self)
 
         def on_module(module: nn.Module, name: str, thing: object) -> None:
             if (names := me()) is not None and _find(names._modules, module) is not None:
@@ -332,7 +333,7 @@ def _walk(module: nn.Module, name: str, above: set[int], n_names: dict[int, int]
 def _add(table: dict[int, _Names], thing: nn.Module | Tensor, name: str) -> bool:
     entry = table.get(id(thing))
     if entry is None:
-        table[id(thing)] = _Names(weakref.ref(thing), (name,))
+        table[id(thing)] = _Names(Ref(thing), (name,))
         return True
     if name not in entry.names:
         entry.names += (name,)

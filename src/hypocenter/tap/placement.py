@@ -26,6 +26,7 @@ from torch import Tensor
 from hypocenter.axes import OUTER_FIRST
 from hypocenter.tap.topology.data_parallel import note_wrapper
 from hypocenter.tap.topology.device_mesh import axis_of
+from hypocenter.tap.weakly import Ref
 
 _EXPERT = re.compile(r"(^|[._])experts?([._]|$)", re.IGNORECASE)
 _SHARED_EXPERT = re.compile(r"shared_expert", re.IGNORECASE)
@@ -61,7 +62,7 @@ class Wrappers:
         @functools.wraps(original)
         def made(wrapper: Any, *args: Any, **kwargs: Any) -> None:
             original(wrapper, *args, **kwargs)
-            self._made.append(weakref.ref(wrapper))
+            self._made.append(Ref(wrapper))
             note_wrapper(wrapper)
 
         DistributedDataParallel.__init__ = made  # pyright: ignore[reportAttributeAccessIssue]

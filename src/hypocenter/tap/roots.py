@@ -31,6 +31,7 @@ from hypocenter.tap.state import capture_ambient, capture_rng
 from hypocenter.tap.tape import Event, Tape, version_of, versions_of
 from hypocenter.tap.user_code import PRELUDE_EVENTS, UserCode, is_graph_taken
 from hypocenter.tap.variables import variables_of
+from hypocenter.tap.weakly import Ref
 
 PRELUDE_BYTES = 256 << 20  # of inputs that are kept so that a value of the batch can be followed back
 
@@ -134,7 +135,7 @@ class RootTap:
         key = id(module)
         if key not in self._buffers:
             self._buffers[key] = ChangingBuffers()
-            self._holders[key] = [weakref.ref(holder) for holder in holders_in(module)]
+            self._holders[key] = [Ref(holder) for holder in holders_in(module)]
             weakref.finalize(module, self._forget, key).atexit = False
             self._on_root(module)
         self._outermost(module)
@@ -329,9 +330,9 @@ class ChangingBuffers:
         """Copies of the buffers that the coming call may change."""
         if self._all is None or self._n_calls in LOOKS:
             self._all = [
-                (weakref.ref(m), (id(m), key)) for m in root.modules() for key, b in m._buffers.items() if b is not None
+                (Ref(m), (id(m), key)) for m in root.modules() for key, b in m._buffers.items() if b is not None
             ]
-            self._parameters = [weakref.ref(p) for p in root.parameters()]
+            self._parameters = [Ref(p) for p in root.parameters()]
         is_first, changing = self._n_calls == 0, self._changing
         self._n_calls += 1
         if not self._all:

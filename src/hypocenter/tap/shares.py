@@ -57,7 +57,7 @@ def _places(n: int, device: torch.device) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def _numbers_on(device: torch.device, shapes: tuple[tuple[int, int], ...]) -> Tensor:
-    return torch.tensor(shapes, dtype=torch.float32).to(device, non_blocking=True)
+    return torch.tensor(shapes, dtype=torch.float32, device="cpu").to(device, non_blocking=True)
 
 
 @functools.lru_cache(maxsize=8)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import weakref
 from typing import Any
 
+from hypocenter.tap.weakly import Ref
+
 
 class Site:
     """What is decided once per module. The counters belong to the micro-batch in `stamp`.
@@ -31,7 +33,7 @@ class Site:
     )
 
     def __init__(self, thing: Any, names: tuple[str, ...], wanted: bool, kind: str) -> None:
-        self.ref: weakref.ref[Any] = weakref.ref(thing)
+        self.ref: weakref.ref[Any] = Ref(thing)
         self.names = names if len(names) > 1 else ()
         self.name = names[0] if names else ""
         self.module = kind

@@ -24,6 +24,7 @@ from hypocenter.tap.lent import Lent
 from hypocenter.tap.numerics import Numerics, capture_numerics
 from hypocenter.tap.state import Ambient, RngState
 from hypocenter.tap.tree import replace_tensors, tensors
+from hypocenter.tap.weakly import Ref
 
 _PLAIN = frozenset({int, float, bool, str, type(None), slice, type(Ellipsis)})
 MAX_UNSPENT = 64  # events that outlive an update; who keeps more graphs than that would have us keep their batches
@@ -251,7 +252,7 @@ class Tape:
                 external.version = version_of(external.tensor)
         for tensor in (result,) if isinstance(result, torch.Tensor) else [t for _, t in tensors(result)]:
             if written is not None or id(tensor) not in given:  # what it was given and gives back was made before
-                self._slot_of[id(tensor)] = (weakref.ref(tensor), self._n_slots)
+                self._slot_of[id(tensor)] = (Ref(tensor), self._n_slots)
             self._event_of[self._n_slots] = len(self.events)
             event.slots.append(self._n_slots)
             if tensor.requires_grad:
@@ -293,11 +294,11 @@ class Tape:
             for owner in event.module.modules() if event.module is not None else ():
                 for key, value in vars(owner).items():
                     if value is tensor:
-                        event.left.append((weakref.ref(owner), key))
+                        event.left.append((Ref(owner), key))
                         event.slots.append(number := self._n_slots)
                         self._n_slots += 1
                         self._event_of[number] = position
-                        self._slot_of[id(tensor)] = weakref.ref(tensor), number
+                        self._slot_of[id(tensor)] = Ref(tensor), number
                         self._with_graph.add(number)
                         return number
         return None

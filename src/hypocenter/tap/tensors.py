@@ -105,4 +105,4 @@ def _on_host(tensor: Tensor, limit_bytes: int) -> Tensor | None:
         tensor = tensor.to_dense()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
-    return torch.empty(tensor.shape, dtype=tensor.dtype).copy_(tensor.resolve_neg())
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device="cpu").copy_(tensor.resolve_neg())

@@ -12,7 +12,8 @@ import torch
 
 from hypocenter.replay import effort
 from hypocenter.replay.triage import expected
-from hypocenter.replay.triage.ops import OpCheck, TooMuch, judge
+from hypocenter.replay.triage.expected import TooMuch
+from hypocenter.replay.triage.ops import OpCheck, judge
 from hypocenter.tap.op_context import OpContext
 
 torch.set_num_threads(1)
@@ -87,9 +88,9 @@ def test_what_would_take_longer_than_there_is_time_for_is_not_judged_and_counted
     x, w = torch.randn(4, 8, 32, 32), torch.randn(8, 8, 3, 3)
     args = (x, w, None, [1, 1], [1, 1], [1, 1], False, [0, 0], 1)
     with pytest.raises(TooMuch):
-        judge(aten.convolution.default, args, {}, (aten.convolution.default(*args),), seconds=1.0)
+        judge(aten.convolution.default, args, {}, (aten.convolution.default(*args),), seconds=0.5)
 
-    with OpCheck(OpContext(lambda module: None), seconds=1.0) as check:
+    with OpCheck(OpContext(lambda module: None), seconds=0.5) as check:
         torch.nn.functional.conv2d(x, w, padding=1).sum()
 
     assert check.report.n_late == 1

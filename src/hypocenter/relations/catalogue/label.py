@@ -108,7 +108,7 @@ def _fed_to_a_decoder(place: Place, labels: Tensor) -> Iterator[Trial]:
             new[row, later] = others[row, later]
     if torch.equal(new, labels):
         return
-    stays = torch.zeros(n, length, dtype=torch.bool)
+    stays = torch.zeros(n, length, dtype=torch.bool, device="cpu")
     stays[:, : cut + 1] = True
     yield Trial(
         changed={place: new}, parts=Places(stays), what="later labels replaced", whom="the outputs before",

@@ -32,7 +32,7 @@ from hypocenter.relations.subject import Subject
 def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
     """All rows, and all rows again."""
     n = whole_batch(subject, facts)
-    rows = rows_of(n, torch.arange(n).repeat(2))
+    rows = rows_of(n, torch.arange(n, device="cpu").repeat(2))
     yield Trial(
         changed={}, rows=rows, aligns=chosen(rows), parts=EachRow(), what="the batch given twice in one",
         whom="the outputs", least=ROUGH, way=EVALUATED, before=evaluation_of_rows(subject, facts),

@@ -43,7 +43,7 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
     if facts.relates_rows:
         raise CannotTell(f"{facts.relates_rows} may say which rows belong together, or hold them in a row")
     for first in (0, 1):
-        stays = torch.arange(n) % 2 != first
+        stays = torch.arange(n, device="cpu") % 2 != first
         changed = _replaced(subject, n, first, dim=0)
         if not changed:
             raise CannotTell("all samples are the same")
@@ -63,13 +63,13 @@ def _along_second(subject: Subject, facts: Facts) -> Iterator[Trial]:
     for first in (0, 1):
         changed = _replaced(subject, n, first, dim=1)
         if n > 1 and changed:
-            stays = torch.arange(n) % 2 != first
+            stays = torch.arange(n, device="cpu") % 2 != first
             yield Trial(changed=changed, parts=Rows(stays), what="its second dimension replaced", whom="the others")
 
 
 def _replaced(subject: Subject, n: int, first: int, dim: int) -> dict[Place, Tensor]:
     """Every second row takes the values of a neighbour; empty: nothing changes by it."""
-    rows = torch.arange(n)
+    rows = torch.arange(n, device="cpu")
     rows[first::2] += 1 if first == 0 else -1
     if n % 2 and first == 0:
         rows[-1] = n - 2

@@ -41,7 +41,7 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial | Note]:
     """Each half by itself."""
     n = whole_batch(subject, facts)
     base = evaluation_of_rows(subject, facts)
-    halves = [rows_of(n, rows) for rows in (torch.arange(n // 2), torch.arange(n // 2, n))]
+    halves = [rows_of(n, rows) for rows in (torch.arange(n // 2, device="cpu"), torch.arange(n // 2, n, device="cpu"))]
     parts: list[Ran] = []
     for rows in halves:
         trial = Trial(

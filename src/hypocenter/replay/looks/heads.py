@@ -88,7 +88,7 @@ def _of_fused(call: Call) -> tuple[Tensor, Tensor]:
     scale = given.get("scale") or 1.0 / math.sqrt(q.shape[-1])
     if k.shape[1] != q.shape[1]:  # grouped queries
         k = k.repeat_interleave(q.shape[1] // k.shape[1], 1)
-    rows = torch.arange(0, q.shape[2], -(-q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] // _ELEMENTS))
+    rows = torch.arange(0, q.shape[2], -(-q.shape[0] * q.shape[1] * q.shape[2] * k.shape[2] // _ELEMENTS), device="cpu")
     rows = rows.to(q.device)
     found: list[tuple[Tensor, Tensor, Tensor]] = []
     for b in range(q.shape[0]):

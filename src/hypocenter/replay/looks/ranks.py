@@ -51,7 +51,7 @@ def find(call: Call) -> Iterator[Found]:
 @functools.lru_cache(maxsize=64)
 def _projection(d: int) -> Tensor:
     generator = torch.Generator().manual_seed(d)
-    return torch.randn(d, SKETCH, generator=generator, dtype=torch.float64) / SKETCH**0.5
+    return torch.randn(d, SKETCH, generator=generator, dtype=torch.float64, device="cpu") / SKETCH**0.5
 
 
 def _rank(gram: Sequence[float]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import torch
@@ -38,7 +39,7 @@ def find(call: Call) -> Iterator[Found]:
     ranked = probabilities.sort(-1, descending=True).values
     k = chosen.shape[1]
     margin = (ranked[:, k - 1] - ranked[:, k]).mean() if k < n else torch.ones((), device=scores.device)
-    entropy = torch.special.entr(probabilities).sum(-1).mean() / torch.tensor(float(n)).log()
+    entropy = torch.special.entr(probabilities).sum(-1).mean() / math.log(n)
     nothing = streak(call, ROUTER, counts > 0) >= LOOKS
     sizes = torch.tensor([n, k, chosen.shape[0]], device=scores.device)
     numbers = [*sizes, entropy, margin, n * (load * mean).sum(), nothing.sum(), looks_so_far(call, ROUTER, load)]

@@ -16,7 +16,7 @@ def moved(call: Call) -> list[Expected | None]:
     """Values that are copied, selected, rounded to another format, or compared."""
     if call.kwargs.get("reduce") is not None:
         raise NotImplementedError("scatter that adds or multiplies")
-    return _each(call, lambda value: torch.zeros((), dtype=torch.float64))
+    return _each(call, lambda value: torch.zeros((), dtype=torch.float64, device="cpu"))
 
 
 def multiplied(call: Call) -> list[Expected | None]:
@@ -54,7 +54,7 @@ def gated_backward(call: Call) -> list[Expected | None]:
 def added(call: Call) -> list[Expected | None]:
     """Sums of two or three: errors against the magnitudes, since the sum may cancel."""
     sizes = [_size(v) for v in (*call.args, *call.kwargs.values())]
-    others = torch.ones((), dtype=torch.float64)
+    others = torch.ones((), dtype=torch.float64, device="cpu")
     name = call.func.__name__.partition(".")[0].rstrip("_")
     inner, lost = None, 0.0
     if name in ("addcmul", "addcdiv"):
@@ -75,7 +75,7 @@ def _size(value: object) -> torch.Tensor:
     if isinstance(value, torch.Tensor):
         return value.abs().double()
     number = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 1.0
-    return torch.tensor(abs(number), dtype=torch.float64)
+    return torch.tensor(abs(number), dtype=torch.float64, device="cpu")
 
 
 def _each(

@@ -10,13 +10,14 @@ norm) is no fault either, nor is what vanishes there.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 
 from hypocenter.formats import FORMATS, format_of
 from hypocenter.replay.adjudicate import map_tensors
+from hypocenter.replay.effort import Allowance
 
 SAFETY = 4.0  # times the worst case: kernels round intermediate results that the bounds do not know of
 MOST_PRODUCTS = 1 << 31
@@ -26,6 +27,10 @@ UNITS: dict[torch.dtype, float] = {
 }
 """Unit roundoff: half of the distance from 1 to the next number (IEEE 754, binary)."""
 U_TF32 = 2.0**-11  # inputs cut to 10 bits of fraction (NVIDIA A100 white paper, 2020)
+
+
+class TooMuch(Exception):
+    """An op takes more time or memory than is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +47,7 @@ class Expected:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call of an operator, with its floating tensors in float64 on the CPU, unless it is judged by rows."""
+    """One call of an operator, with its floating tensors in float64 on the CPU, unless it is judged in part."""
 
     func: Any
     args: tuple[Any, ...]
@@ -51,6 +56,7 @@ class Call:
     out_dtypes: tuple[torch.dtype | None, ...]  # of its results; None: no floating tensor
     device: str
     outputs: tuple[Any, ...] = ()  # as the operator gave them
+    allowed: Allowance | None = None  # of what is judged in part
 
     def __call__(self, *, magnitudes: bool = False) -> tuple[Any, ...]:
         """Execute it in float64: on the values, or on their magnitudes."""
@@ -85,7 +91,8 @@ class Call:
     def underflow(self, n: int) -> float:
         """What n products may lose below the smallest numbers of their format, when factors or results vanish."""
         tensors = (t for t in (*self.args, *self.kwargs.values()) if isinstance(t, torch.Tensor) and t.numel())
-        largest = max((float(t.abs().max()) for t in tensors if t.is_floating_point()), default=0.0)
+        ends = (torch.stack(torch.aminmax(t)) for t in tensors if t.is_floating_point())
+        largest = max((float(end.abs().max()) for end in ends), default=0.0)
         half = n * 2.0**-25 if torch.float16 in self.dtypes else 0.0
         return half + n * self.tiny * (1.0 + largest)
 
@@ -129,8 +136,13 @@ def finished(
     dtype = call.out_dtypes[index] or torch.float32
     form = format_of(dtype) or FORMATS["float32"]
     bound = SAFETY * (error + call.u_out(index) * value.abs() + 4 * form.least_kept)
-    bound = torch.as_tensor(bound, dtype=torch.float64).expand_as(value)
+    bound = torch.as_tensor(bound, dtype=torch.float64, device="cpu").expand_as(value)
     return Expected(value=value, bound=bound, mass=mass, inner=mass if inner is None else inner)
+
+
+def of_rows(expected: Expected, rows: torch.Tensor, n: int) -> Expected:
+    """An expectation of some of the n rows of a result."""
+    return replace(expected, rows=rows, project=lambda out: out.reshape(n, -1)[rows])
 
 
 def _abs(tensor: torch.Tensor) -> torch.Tensor:

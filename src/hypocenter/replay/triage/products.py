@@ -66,7 +66,7 @@ def _projection(signs: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
 
 
 def _signs(n: int) -> torch.Tensor:
-    numbers = torch.arange(n, dtype=torch.int64)
+    numbers = torch.arange(n, dtype=torch.int64, device="cpu")
     mixed = (numbers * 0x9E3779B1) ^ (numbers >> 3)  # 2**32 / golden ratio: Fibonacci hashing, Knuth 6.4
     return 1.0 - 2.0 * ((mixed >> 15) & 1).double()
 
@@ -83,7 +83,7 @@ def convolution(call: Call) -> list[Expected | None]:
     weight = call.tensor(1)
     n = math.prod(weight.shape[1:]) if not call.args[6] else weight.numel()  # transposed: the other dimension
     mass = call(magnitudes=True)[0]
-    return [finished(call, call()[0], _convolved(call, n) * mass + call.underflow(n), mass)]
+    return [finished(call, call()[0], convolved(call, n) * mass + call.underflow(n), mass)]
 
 
 def convolution_backward(call: Call) -> list[Expected | None]:
@@ -93,11 +93,12 @@ def convolution_backward(call: Call) -> list[Expected | None]:
     found: list[Expected | None] = []
     for index, (value, mass) in enumerate(zip(call(), call(magnitudes=True), strict=True)):
         is_there = isinstance(value, torch.Tensor) and call.out_dtypes[index] is not None
-        error = _convolved(call, n) * mass + call.underflow(n) if is_there else 0.0
+        error = convolved(call, n) * mass + call.underflow(n) if is_there else 0.0
         found.append(finished(call, value, error, mass, index=index) if is_there else None)
     return found
 
 
-def _convolved(call: Call, n: int) -> float:
+def convolved(call: Call, n: int) -> float:
+    """The error of n products that a convolution adds up, relative to their magnitudes."""
     u = call.u_out() if call.is_half else call.u  # some CPUs add up samples in the 16-bit format
     return (n + 8) * u * (1 if call.device == "cpu" else 8) + 2 * call.u_product

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import torch
 
-from hypocenter.replay.attention import Attention
-from hypocenter.replay.rows import chosen
-from hypocenter.replay.triage import expected
 from hypocenter.replay.triage.expected import Call, Expected, finished
 
 
@@ -121,10 +117,10 @@ def layer_norm(call: Call) -> list[Expected | None]:
     mean = mean.reshape(x.shape[:wide] + (1,) * len(shape)).double()
     rstd = rstd.reshape(mean.shape).double()
     var = (1 / (rstd * rstd) - eps).clamp_min(0)
-    gain = weight.abs() if isinstance(weight, torch.Tensor) else torch.ones((), dtype=torch.float64)
+    gain = weight.abs() if isinstance(weight, torch.Tensor) else torch.ones((), dtype=torch.float64, device="cpu")
     size = (x.abs() + x.abs().mean(dims, keepdim=True)) * rstd * gain
     cancelled = 1 + mean * mean / (var + eps)  # what is left of the digits in mean(x²) - mean²
-    added = bias.abs() if isinstance(bias, torch.Tensor) else torch.zeros((), dtype=torch.float64)
+    added = bias.abs() if isinstance(bias, torch.Tensor) else torch.zeros((), dtype=torch.float64, device="cpu")
     error = (n + 32) * call.u * size * (1 + cancelled) + 4 * call.u * added + call.u_out() * (size + added)
     error = error + call.tiny * (size / (var + eps) + 4 * rstd.clamp_min(1.0) * gain)  # squares, products that vanish
     error = torch.where((n + 32) * call.u * cancelled < 0.05, error, torch.inf).expand_as(value)
@@ -152,7 +148,11 @@ def layer_norm_backward(call: Call) -> list[Expected | None]:
     # some kernels multiply Σ g·w·x by rstd three times, then by x: on the way that may overflow, or vanish
     sums = (torch.maximum(upstream, grad.abs()) * (1.0 + reach)).sum(dims, keepdim=True)
     inner = dx + sums * factor.pow(3), masses[1], masses[2]
-    lost = 8 * call.tiny * factor.pow(3) * reach, 4 * call.tiny * over_rows(grad.abs() * factor), torch.zeros(())
+    lost = (
+        8 * call.tiny * factor.pow(3) * reach,
+        4 * call.tiny * over_rows(grad.abs() * factor),
+        torch.zeros((), device="cpu"),
+    )
     n_rows = max(1, x.numel() // math.prod(shape))
     found: list[Expected | None] = []
     for index, value in enumerate(call()):
@@ -165,41 +165,6 @@ def layer_norm_backward(call: Call) -> list[Expected | None]:
         error = ((n + 32) * u + 4 * call.u_out(index)) * mass + call.underflow(n) + lost[index]
         found.append(finished(call, value, error, mass, index=index, inner=inner[index].reshape(value.shape)))
     return found
-
-
-def attention(call: Call) -> list[Expected | None]:
-    """Σ softmax(q·k) · v, by blocks of rows: errors of the scores enter through the exponential.
-
-    Of a large one some rows are judged: those with an element that is not finite, and some of the others.
-    """
-    whole, out = Attention.of(call.func, call.args, call.kwargs), call.outputs[0]
-    if whole is None or whole.is_random or out.shape != (*whole.q.shape[:3], whole.v.shape[3]):
-        raise NotImplementedError("attention with dropout draws random numbers, or arguments are not known")
-    flat = out.reshape(whole.n_rows, -1)
-    bad = (~torch.isfinite(flat).all(1)).nonzero()[:, 0]
-    rows = chosen(bad, whole.n_rows, max(1, int(expected.MOST_PRODUCTS / (whole.flops_of_row))), whole.n_rows)
-    u_score = (whole.q.shape[-1] + 32) * call.u + 2 * call.u_product
-    u_share = (2 * whole.k.shape[2] + 256) * call.u + 4 * max(call.u_out(), call.u) + 2 * call.u_product
-    lost = 1e-30 + call.underflow(whole.k.shape[2])
-    found = torch.empty(4, len(rows), whole.v.shape[3], dtype=torch.float64)
-    for block in whole.blocks(rows, torch.float64, torch.device("cpu")):
-        sizes = (block.q.abs() @ block.k.abs().mT).amax(-1, keepdim=True) * abs(whole.scale)
-        shares, magnitudes = block.scores.softmax(-1), block.v.abs()
-        mass, largest = shares @ magnitudes, magnitudes.amax(0)
-        wrong = u_score * sizes
-        error = (4 * wrong + u_share) * mass
-        error = torch.where(
-            wrong < 0.5, error, largest
-        )  # exp(2 · 0.5) - 1 < 4 · 0.5; beyond it any share may be any other
-        inner = magnitudes.sum(0) + sizes * max(1.0, 1.0 / max(abs(whole.scale), 1e-30))
-        for kept, values in zip(found, (shares @ block.v, error + lost * largest, mass, inner), strict=True):
-            kept[block.at] = values  # lost: of shares that vanish
-    is_whole = len(rows) == whole.n_rows
-    value, error, mass, inner = (kept.reshape(out.shape) if is_whole else kept for kept in found)
-    done = finished(call, value, error, mass, inner=inner)
-    if not is_whole:
-        done = replace(done, rows=rows, project=lambda out: out.reshape(whole.n_rows, -1)[rows])
-    return [done, *[None] * (len(call.out_dtypes) - 1)]
 
 
 def _length(tensor: torch.Tensor, dim: int) -> int:

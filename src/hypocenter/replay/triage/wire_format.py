@@ -104,7 +104,11 @@ def pack(tensor: torch.Tensor) -> PackedTensor:
 def unpack(packed: PackedTensor, device: torch.device) -> torch.Tensor:
     """The tensor on a device."""
     dtype = DTYPES[packed.dtype]
-    flat = torch.frombuffer(bytearray(packed.data), dtype=torch.uint8) if packed.data else torch.empty(0, dtype=dtype)
+    flat = (
+        torch.frombuffer(bytearray(packed.data), dtype=torch.uint8)
+        if packed.data
+        else torch.empty(0, dtype=dtype, device="cpu")
+    )
     values = (flat.view(dtype) if packed.data else flat).reshape(packed.shape).to(device)
     return values.requires_grad_() if packed.requires_grad else values
 

@@ -82,4 +82,4 @@ class SavedWeights:
 def _copy(tensor: Tensor) -> Tensor:
     with torch.no_grad():
         here = tensor.detach()
-        return torch.empty(here.shape, dtype=here.dtype).copy_(here)
+        return torch.empty(here.shape, dtype=here.dtype, device="cpu").copy_(here)

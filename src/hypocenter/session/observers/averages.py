@@ -19,6 +19,7 @@ from hypocenter.session.observers.sampled import Deferred, sample
 from hypocenter.tap.names import NameMap, class_name, unwrap
 from hypocenter.tap.own_frame import RAISED, hear
 from hypocenter.tap.tape import version_of
+from hypocenter.tap.weakly import Ref
 
 PAIRS = 8  # parameters of a copy that are followed, evenly spread; always the same, for what counts is the long run
 ELEMENTS = 512  # of each
@@ -93,7 +94,7 @@ class Averages(Observer):
             wide = wide_dtype(values.device)
             watched.followed.append(
                 _Followed(
-                    source=weakref.ref(pair.source), copy=weakref.ref(pair.copy),
+                    source=Ref(pair.source), copy=Ref(pair.copy),
                     name=self.context.label(pair.source), anchor=values.clone(),
                     owed_ulps=torch.zeros(values.shape, dtype=wide, device=values.device),
                     version=version_of(pair.copy), moved=torch.zeros_like(values, dtype=torch.bool),
@@ -232,7 +233,7 @@ class Copies:
     def _note(self, module: Any) -> None:
         if id(module) in self._given or len(self._made) >= KEPT_AT_MOST or not isinstance(module, nn.Module):
             return
-        self._made.append(_Made(weakref.ref(module)))
+        self._made.append(_Made(Ref(module)))
         self._given.add(id(module))
         weakref.finalize(module, self._given.discard, id(module)).atexit = False
 

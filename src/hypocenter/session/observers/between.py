@@ -26,6 +26,7 @@ from hypocenter.session.events import Observed, Observer, Update
 from hypocenter.session.framework import Framework, Peek
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
 from hypocenter.tap.source import source_of
+from hypocenter.tap.weakly import Ref
 
 ELEMENTS = 256  # of a tensor
 PARAMETERS = 32  # in one step that is not audited
@@ -108,8 +109,7 @@ class Between(Observer[Observed]):
             held = [((id(p), name), p, *found) for p in chosen for name, *found in self._held(optimizer, p)]
             copies = self.context.framework.copies([values for _, _, values, _ in held])
             kept.values = {
-                key: _Value(weakref.ref(p), values, slack)
-                for (key, p, _, slack), values in zip(held, copies, strict=True)
+                key: _Value(Ref(p), values, slack) for (key, p, _, slack), values in zip(held, copies, strict=True)
             }
 
     def _look_again(self, kept: _Kept, update: Update) -> list[tuple[_Key, Any, tuple[int, int]]]:
@@ -137,7 +137,7 @@ class Between(Observer[Observed]):
     def _of(self, optimizer: Any) -> _Kept:
         kept = self._kept.get(id(optimizer))
         if kept is None or kept.optimizer() is not optimizer:
-            kept = self._kept[id(optimizer)] = _Kept(weakref.ref(optimizer))
+            kept = self._kept[id(optimizer)] = _Kept(Ref(optimizer))
         return kept
 
     def _chosen(self, optimizer: Any, n_updates: int, step: int) -> Sequence[Any]:

@@ -79,7 +79,7 @@ class CollectiveValues(Observer, Listener):
         """After the check of this step nothing is the program's own: a replay makes the same calls."""
         self._listen()
         if self._is_on:
-            self.context.ride(torch.zeros(0), self._checked)
+            self.context.ride(torch.zeros(0, device="cpu"), self._checked)
 
     def _checked(self, _: Sequence[float]) -> None:
         self._is_over = True

@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 from hypocenter.detect.law_rows import SITE, STATE_LOST
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.optimizer_rows import number_row
+from hypocenter.tap.weakly import Ref
 
 TIMES = 2  # a schedule of stages makes a new one once; what does so again and again forgets again and again
 
@@ -57,8 +58,8 @@ class FreshState(Observer):
         first = update.parameters[0]
         last = self._last.get(id(first))
         if last is None or last.optimizer() is not optimizer:
-            last = self._last[id(first)] = last or _Last(weakref.ref(optimizer), 0.0)
-            last.optimizer = weakref.ref(optimizer)
+            last = self._last[id(first)] = last or _Last(Ref(optimizer), 0.0)
+            last.optimizer = Ref(optimizer)
             last.seen.add(optimizer)
             last.had_state = any(v is not None for state in optimizer.state.values() for v in state.values())
         last.lr, last.version = _rate(optimizer), first._version

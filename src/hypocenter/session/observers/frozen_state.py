@@ -20,6 +20,7 @@ from hypocenter.session.events import Observed, Observer, Update
 from hypocenter.session.framework import Framework
 from hypocenter.session.observers.low_places import LowPlaces, Place
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
+from hypocenter.tap.weakly import Ref
 
 Array = Any  # see hypocenter.session.framework
 
@@ -135,7 +136,7 @@ class FrozenState(Observer[Observed]):
             known, exact = self._exact.get(id(parameter), (None, None))
             if exact is None or known is None or known() is not parameter:
                 exact = _Exact(mean_before, n_updates - 1)
-                self._exact[id(parameter)] = weakref.ref(parameter), exact
+                self._exact[id(parameter)] = Ref(parameter), exact
             kept = beta2 ** (n_updates - exact.update)
             exact.mean, exact.update = kept * exact.mean + (1 - kept) * mean_square, n_updates
             exact.n_seen += 1

@@ -36,4 +36,4 @@ def ulp(values: Tensor, dtype: torch.dtype) -> Tensor:
 
 def rounded(value: float, dtype: torch.dtype) -> float:
     """The number of the format that this becomes."""
-    return float(torch.tensor(value, dtype=torch.float64).to(dtype).to(torch.float64))
+    return float(torch.tensor(value, dtype=torch.float64, device="cpu").to(dtype).to(torch.float64))

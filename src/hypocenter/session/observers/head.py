@@ -24,6 +24,7 @@ from hypocenter.session.observers.optimizer_rows import number_row
 from hypocenter.session.observers.sampled import Deferred, sample
 from hypocenter.tap.names import unwrap
 from hypocenter.tap.tape import Tape
+from hypocenter.tap.weakly import Ref
 
 SMALLEST = 512  # outputs; a smaller linear module is not taken for a head over a vocabulary
 ELEMENTS = 1 << 20  # log-probabilities that are compared at most
@@ -88,7 +89,7 @@ class HeadGap(Observer):
             heads = [m for m in root.modules() if isinstance(m, nn.Linear) and m.out_features >= SMALLEST]
             head = max(heads, key=lambda m: m.out_features, default=None)
             if head is not None:
-                self._heads[id(head)] = weakref.ref(head)
+                self._heads[id(head)] = Ref(head)
 
     def _heard(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
         if not isinstance(module, nn.Linear):

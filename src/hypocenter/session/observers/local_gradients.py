@@ -28,6 +28,7 @@ from hypocenter.tap.before_reduction.by_hand import ByHand
 from hypocenter.tap.before_reduction.ddp import DdpLocals, is_plain_mean, reduced_by
 from hypocenter.tap.gradients import local, norms
 from hypocenter.tap.names import strip
+from hypocenter.tap.weakly import Ref
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +186,7 @@ class LocalGradients(Observer):
         ):  # fmt: skip
             return known
         what = _What(
-            weakref.ref(each.parameter), values.shape, values.dtype, label, strip(label) if each.name else label,
+            Ref(each.parameter), values.shape, values.dtype, label, strip(label) if each.name else label,
             tuple(values.shape), str(values.dtype).removeprefix("torch."),
         )  # fmt: skip
         if not each.name:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
@@ -13,6 +12,7 @@ from torch import Tensor
 from hypocenter.session.framework import Peek
 from hypocenter.tap.gradients import PLAIN_TYPES
 from hypocenter.tap.host_memory import is_there
+from hypocenter.tap.weakly import Ref
 
 ELEMENTS = 16  # of a parameter, at an equal stride
 _ADDRESS = Tensor.data_ptr
@@ -23,6 +23,7 @@ class _Views:
     addresses: list[int]  # of all parameters when these were made: freed or moved memory is not looked at
     views: list[Tensor]
     places: tuple[tuple[int, int, int], ...]
+    first: Ref[Tensor]  # lets go of all this when it is gone
 
 
 class Peeker:
@@ -37,14 +38,13 @@ class Peeker:
             return None
         addresses, key = list(map(_ADDRESS, parameters)), id(parameters[0])
         known = self._known.get(key)
-        if known is None:
-            weakref.finalize(parameters[0], self._known.pop, key, None).atexit = False
         if known is None or known.addresses != addresses:
-            known = self._known[key] = _views_of(parameters, addresses)
+            first = Ref(parameters[0], lambda _: self._known.pop(key, None))
+            known = self._known[key] = _views_of(parameters, addresses, first)
         return Peek(torch.cat(known.views), known.places) if known.views else None
 
 
-def _views_of(parameters: Sequence[Tensor], addresses: list[int]) -> _Views:
+def _views_of(parameters: Sequence[Tensor], addresses: list[int], first: Ref[Tensor]) -> _Views:
     chosen = [
         (at, p.detach().view(-1))
         for at, p in enumerate(parameters)
@@ -52,4 +52,5 @@ def _views_of(parameters: Sequence[Tensor], addresses: list[int]) -> _Views:
     ]
     views = [flat[:: -(-flat.numel() // ELEMENTS)] for _, flat in chosen]
     bounds = pairwise(accumulate(map(len, views), initial=0))
-    return _Views(addresses, views, tuple((at, *pair) for (at, _), pair in zip(chosen, bounds, strict=True)))
+    places = tuple((at, *pair) for (at, _), pair in zip(chosen, bounds, strict=True))
+    return _Views(addresses, views, places, first)

@@ -22,6 +22,7 @@ from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.accumulated_rows import recompute_rows
 from hypocenter.session.observers.grid import wide_dtype
 from hypocenter.session.observers.sampled import Deferred, sample
+from hypocenter.tap.weakly import Ref
 
 ELEMENTS = 1024  # of an output
 MOST_MODULES = 2048
@@ -65,7 +66,7 @@ class Recompute(Observer):
 
     def _recomputed(self, module: nn.Module) -> None:
         if id(module) not in self._known and len(self._known) < MOST_MODULES:
-            self._known[id(module)] = weakref.ref(module)
+            self._known[id(module)] = Ref(module)
 
     def after_update(self, update: Update) -> None:
         """Listen to the next step, or to none."""

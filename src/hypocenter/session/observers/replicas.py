@@ -6,7 +6,6 @@ ranks: who reads the recording compares. One transfer per device and occasion.
 
 from __future__ import annotations
 
-import weakref
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from hypocenter.summary.reducers.torch_small_sketch import small_sketches
 from hypocenter.tap.digest import digests, to_host, to_host_with
 from hypocenter.tap.gradients import local
 from hypocenter.tap.placement import Placements, Wrappers, gathered_late, placement_of_gradient, sees_whole_gradients
+from hypocenter.tap.weakly import Ref
 
 STATE_EVERY = 10  # of the occasions: optimizer state is twice the parameters, and follows from them
 _INTEGER = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # of as many bytes
@@ -45,7 +45,7 @@ class _Remembered:
     """A parameter to be digested when the session closes, by when its model may be gone that knows its name."""
 
     def __init__(self, held: _Held) -> None:
-        self._parameter = weakref.ref(held.parameter)
+        self._parameter = Ref(held.parameter)
         self._name, self._placement, self._module = held.name, held.placement, held.module
 
     def now(self) -> _Held | None:
@@ -260,8 +260,8 @@ class _Witness:
     """A small parameter whose bits are compared from the end of one update to the beginning of the next."""
 
     def __init__(self, optimizer: Any, parameter: Tensor) -> None:
-        self._optimizer = weakref.ref(optimizer)
-        self._parameter = weakref.ref(parameter)
+        self._optimizer = Ref(optimizer)
+        self._parameter = Ref(parameter)
         self._before: Tensor | None = None
         self._n_changed: Tensor | None = None
 

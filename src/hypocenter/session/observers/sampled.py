@@ -116,10 +116,10 @@ def _all_equal(before: Sequence[Tensor | float], now: Sequence[Tensor | float | 
 
 def _compared(before: Tensor | float, now: Tensor | float | None, slack: float) -> tuple[int, Tensor]:
     if now is None:
-        return 0, torch.ones(())
-    a, b = (torch.as_tensor(each) for each in (before, now))
+        return 0, torch.ones((), device="cpu")
+    a, b = (t if isinstance(t, torch.Tensor) else torch.as_tensor(t, device="cpu") for t in (before, now))
     if a.shape != b.shape or a.device != b.device:
-        return b.numel(), torch.full((), float(b.numel()))
+        return b.numel(), torch.full((), float(b.numel()), device="cpu")
     if not a.is_floating_point() or not b.is_floating_point():
         return b.numel(), (a != b).sum().float()
     near = (a - b).abs() <= slack * a.abs().nan_to_num(0.0, 0.0, 0.0).max()

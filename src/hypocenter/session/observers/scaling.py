@@ -24,6 +24,7 @@ from hypocenter.tap.grad_scaler import torch_scaler_state
 from hypocenter.tap.gradients import local, norms, to_host
 from hypocenter.tap.loss_graph import multiplier
 from hypocenter.tap.scaled import ScaledUpdate
+from hypocenter.tap.weakly import Ref
 
 SAME = 1e-3  # relative: norms are float32 sums over many elements
 AUDITED = 4  # first steps in which the gradients are also measured right after backward
@@ -81,7 +82,7 @@ class Scaling(ScaleUse[Context]):
         if len(self._scaled_roots) > 64:  # of losses that no backward ever took
             self._scaled_roots.clear()
         for output in _tensors(outputs):
-            self._scaled_roots[id(output)] = weakref.ref(output), id(scaler)
+            self._scaled_roots[id(output)] = Ref(output), id(scaler)
         self._scalers[id(scaler)] = scaler
 
     def unscaled(self, scaler: Any, optimizer: Any) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from hypocenter.detect import misuse
 from hypocenter.session.check import scalar_reading
 from hypocenter.session.events import Observed, Observer, Update
+from hypocenter.tap.weakly import Ref
 
 ENOUGH = 4  # updates that were not skipped, to know whether a schedule steps once per update or once per epoch
 
@@ -57,9 +58,7 @@ class Schedules(Observer[Observed]):
         if count is None or count.owner() is not scheduler:
             optimizer = _unwrapped(optimizer)
             skipped, lr = self._last.get(None if optimizer is None else id(optimizer), (None, None))
-            count = _Count(
-                weakref.ref(scheduler), type(scheduler).__name__, optimizer, last_skipped=skipped, last_lr=lr
-            )
+            count = _Count(Ref(scheduler), type(scheduler).__name__, optimizer, last_skipped=skipped, last_lr=lr)
             self._counts[id(scheduler)] = count
         count.n_steps += 1
         count.stepped = True

@@ -16,6 +16,7 @@ from hypocenter.detect.misuse import STILL, TRAINED
 from hypocenter.session.check import scalar_reading
 from hypocenter.session.observer import Observer, Update
 from hypocenter.tap.gradients import local, norms, to_host
+from hypocenter.tap.weakly import Ref
 
 _FIRST_UPDATES = 2  # of each optimizer: in the very first a closure may not have run yet
 _VALUES = 64  # of a parameter, evenly spread
@@ -54,7 +55,7 @@ class StillParameters(Observer):
         if not found:
             return
         for (parameter, values), norm in zip(found, norms([v for _, v in found]), strict=True):
-            self._before[id(parameter)] = _Before(weakref.ref(parameter), _some(values), norm)
+            self._before[id(parameter)] = _Before(Ref(parameter), _some(values), norm)
 
     def at_end(self) -> None:
         """Compare."""

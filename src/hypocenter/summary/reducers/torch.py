@@ -164,7 +164,8 @@ def moments_of(dense: Tensor, n: int) -> Moments:
 
     A long tensor is taken in pieces: the second sweep then finds the piece in cache, and float32 sums stay short. Short
     formats are converted piece by piece: each sweep would convert them again. What that leaves is shown by
-    bench/summary.py: a sweep for each question, and none of torch's operators answers two of them faster than two do.
+    bench/summary.py: a sweep for each question, and none of torch's operators answers two of them faster than two do
+    (those that were tried: bench/MEASURED.md).
     """
     if n <= 2 * CHUNK:
         return _chunk(dense if dense.dtype is torch.float32 else dense.to(torch.float32), n)

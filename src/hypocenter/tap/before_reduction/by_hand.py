@@ -10,6 +10,7 @@ import torch
 from hypocenter.tap.before_reduction import Local, Tell
 from hypocenter.tap.collectives import Call, Listener
 from hypocenter.tap.names import NameMap
+from hypocenter.tap.weakly import Ref
 
 _ADDS = frozenset({"sum", "avg", "premul_sum"})
 
@@ -43,7 +44,7 @@ class ByHand(Listener):
         self._by_size.clear()
         for _, parameter in self._names.parameters():
             if parameter.requires_grad:
-                self._by_size.setdefault(parameter.numel(), []).append(weakref.ref(parameter))
+                self._by_size.setdefault(parameter.numel(), []).append(Ref(parameter))
         self._generation = self._names.generation
 
     def _is_of_gradients(self, tensor: torch.Tensor) -> bool:

@@ -17,6 +17,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from hypocenter.tap.before_reduction import Local, Tell
+from hypocenter.tap.weakly import Ref
 
 _HELD_BYTES = 16 << 20  # of gradients that are kept alive to be looked at together
 
@@ -42,11 +43,11 @@ class DdpLocals:
     def look(self, roots: Iterable[nn.Module]) -> None:
         """Find the DDP modules in these; to be called when the models have changed."""
         found = [m for root in roots for m in root.modules() if isinstance(m, DistributedDataParallel)]
-        self._modules = [weakref.ref(m) for m in found]
+        self._modules = [Ref(m) for m in found]
         for module in found:
             if module.gradient_as_bucket_view and id(module) not in self._hooked:
                 handles = [p.register_post_accumulate_grad_hook(self._on_view) for p in reduced_by(module)]
-                self._hooked[id(module)] = weakref.ref(module), handles
+                self._hooked[id(module)] = Ref(module), handles
 
     def modules(self) -> list[DistributedDataParallel]:
         """The live ones."""
