@@ -21,7 +21,7 @@ from hypocenter.report.alignment import html as alignment_html
 from hypocenter.report.answer.rendering import render
 from hypocenter.report.comparison import html as comparison_html
 from hypocenter.report.formats import html
-from hypocenter.report.headroom.picture import html as headroom_html
+from hypocenter.report.headroom.html import html as headroom_html
 
 
 def of_run() -> str:
@@ -53,7 +53,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "loss scale": with_diary,
     "comparison": lambda: comparison_html.render(*diverged()),
     "alignment": of_alignment,
-    "headroom": lambda: headroom_html(sample(), "runs/0412"),
+    "headroom": lambda: headroom_html([sample()], "runs/0412"),
     "answer": lambda: render("show", {"schema": "x/1", "status": "found", "rows": [{"a": 1, "b": "c"}]}, "html"),
 }
 

@@ -75,9 +75,20 @@ def pictures(records: Sequence[tuple[int, StepRecord]], findings: Sequence[Findi
     return found
 
 
+def loss_scale(records: Sequence[tuple[int, StepRecord]], findings: Sequence[Finding]) -> Picture | None:
+    """The loss scale over the steps: the chart of a page's diary where no script runs."""
+    job = of_job(records)
+    curve = _curve("", job, lambda record: record.loss_scale)
+    return _picture("Loss scale", [curve], job, findings) if len(job) > 1 and any(curve.values) else None
+
+
 _QUANTITIES: tuple[tuple[str, Callable[[StepRecord], float | None], bool], ...] = (
     ("Loss", lambda record: record.loss, True),
-    ("Gradient norm (L2, before clipping)", lambda record: record.grad_norm, True),
+    (
+        "Gradient norm (L2, before clipping)",
+        lambda record: None if was_skipped_by_scaler(record) else record.grad_norm,
+        True,
+    ),
     ("Learning rate", lambda record: record.lr, False),
 )
 
@@ -85,7 +96,7 @@ _QUANTITIES: tuple[tuple[str, Callable[[StepRecord], float | None], bool], ...] 
 def _curve(name: str, rows: Sequence[StepRecord], of: Callable[[StepRecord], float | None]) -> Curve:
     stride = max(1, math.ceil(len(rows) / MOST_POINTS))
     kept = sorted(rows, key=lambda record: record.step)[::stride]
-    values = (None if was_skipped_by_scaler(record) else of(record) for record in kept)
+    values = map(of, kept)
     finite = tuple(float(f"{v:.6g}") if v is not None and math.isfinite(v) else None for v in values)
     return Curve(name=name, steps=tuple(record.step for record in kept), values=finite)
 
