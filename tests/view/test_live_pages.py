@@ -8,13 +8,10 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 from asking import Asking, training, until
 
-from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.nouns import StepRecord
-from hypocenter.record.reader import open_run
 from hypocenter.record.run_file import finish_run
 from hypocenter.view import child, findings, server, shown
 from hypocenter.view.alerts import Told
@@ -156,7 +153,7 @@ def test_what_was_diagnosed_while_it_ran_is_diagnosed_again_when_it_has_ended(
     found = Findings(followed)
     monkeypatch.setattr(findings, "_LEAST_PAUSE_S", 0.0)
     monkeypatch.setattr(findings, "_PAUSE_FACTOR", 0.0)
-    monkeypatch.setattr(findings, "in_child", lambda *words: msgspec.msgpack.encode(diagnose(open_run(Path(words[1])))))
+    monkeypatch.setattr(findings, "in_child", lambda *words: child.answer(words))
 
     def status() -> str:
         followed.look()

@@ -35,6 +35,7 @@ _SCRIPTS = (
     "app.js",
     "diary.js",
     "lanes.js",
+    "curves.js",
 )
 _STYLES = ("vendor/uPlot.min.css", "style.css")
 _MOST_CARDS = 50  # a page with more is not read; the rest is counted and found in diagnosis.json
@@ -81,7 +82,7 @@ def render(recorded: Recording, diagnosis: Diagnosis, *, reads_source: bool = Tr
     curves = pictures(records, diagnosis.findings)
     report = outline(recorded, shown, notes=True)
     lanes = lanes_of(records, diagnosis)
-    data, stills = payload(table, records, diagnosis, upstream, diary, replayed, curves)
+    data, stills = payload(table, records, diagnosis, upstream, diary, replayed)
     details = [
         details_of(finding, by_bundle.get(finding.bundle), classes, reads_source=reads_source)
         for finding in shown.findings

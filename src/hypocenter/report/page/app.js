@@ -520,27 +520,7 @@
     return from === first && to === last ? null : [from, to];
   }
 
-  /** Values under the pointer on the curves, which are pictures: hypocenter.report.page.curves. */
-  function wireCurves() {
-    document.querySelectorAll("figure.over-steps").forEach((figure, index) => {
-      const curves = DATA.curves[index], svg = /** @type {Element} */ (figure.querySelector("svg")), tip = /** @type {HTMLElement} */ (figure.querySelector(".tip"));
-      const [first, last, left, right, width] = JSON.parse(figure.getAttribute("data-axis") || "[]");
-      svg.addEventListener("pointermove", (event) => {
-        const box = svg.getBoundingClientRect(), x = (/** @type {PointerEvent} */ (event).clientX - box.left) / box.width;
-        const step = first + ((x * width - left) / (right - left)) * (last - first);
-        tip.hidden = step < first - 0.5 || step > last + 0.5;
-        tip.style.left = `${Math.min(x * box.width + 12, box.width - 150)}px`;
-        tip.textContent = curves.map((/** @type {any} */ curve) => {
-          const at = curve.steps.reduce((/** @type {number} */ best, /** @type {number} */ s, /** @type {number} */ i) => (Math.abs(s - step) < Math.abs(curve.steps[best] - step) ? i : best), 0);
-          return `step ${curve.steps[at]}${curve.name ? `, ${curve.name}` : ""}: ${curve.values[at] === null ? "–" : short(curve.values[at])}`;
-        }).join("\n");
-      });
-      svg.addEventListener("pointerleave", () => { tip.hidden = true; });
-    });
-  }
-
   page.scaleText = scaleText; // for diary.js
-  wireCurves();
   const root = /** @type {HTMLElement} */ (document.getElementById("app"));
   render(html`<${App} />`, root);
 })();

@@ -5,6 +5,7 @@ Each has a title with its unit, axes, a legend, a mark at each finding and a sha
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ class Picture:
 
     title: str
     svg: Markup
-    axis: list[int]  # first and last step, where they are drawn, and the width of it all
+    axis: str  # JSON: how curves.js reads values back from the picture
     curves: tuple[Curve, ...]
     legend: tuple[tuple[str, str], ...]  # (class of the swatch, meaning)
 
@@ -54,7 +55,7 @@ class _Axis:
     def y(self, value: float) -> float:
         low, high, at = (map(math.log, (self.low, self.high, value))) if self.is_log else (self.low, self.high, value)
         share = (at - low) / (high - low) if high > low else 0.5
-        return round(_TOP + (HEIGHT - _TOP - _BOTTOM) * (1 - share), 1)
+        return round(_TOP + (HEIGHT - _TOP - _BOTTOM) * (1 - share), 2)
 
 
 def pictures(records: Sequence[tuple[int, StepRecord]], findings: Sequence[Finding]) -> list[Picture]:
@@ -125,7 +126,20 @@ def _picture(title: str, curves: Sequence[Curve], job: Sequence[StepRecord], fin
     return Picture(
         title=title + (" (log scale)" if is_log else ""),
         svg=Markup(svg),
-        axis=[first, last, _LEFT, WIDTH - _RIGHT, WIDTH],
+        axis=json.dumps(
+            {
+                "first": first,
+                "last": last,
+                "left": _LEFT,
+                "right": WIDTH - _RIGHT,
+                "width": WIDTH,
+                "top": _TOP,
+                "bottom": HEIGHT - _BOTTOM,
+                "low": low,
+                "high": high,
+                "isLog": is_log,
+            }
+        ),
         curves=tuple(curves),
         legend=tuple(legend),
     )

@@ -30,7 +30,6 @@ from hypocenter.nouns import Diagnosis, StepRecord
 from hypocenter.report import wording
 from hypocenter.report.headroom.scales import carried_scales
 from hypocenter.report.page.blocks import by_block, by_span, deepest
-from hypocenter.report.page.curves import Picture
 from hypocenter.report.page.diary import DiaryView
 from hypocenter.report.page.grid import COLUMNS, Grid, Row, grid_of
 from hypocenter.report.page.still import Still, still_of
@@ -50,13 +49,11 @@ def payload(
     upstream: Upstream | None,
     diary: DiaryView | None,
     replayed: Mapping[int, float],
-    curves: Sequence[Picture],
 ) -> tuple[dict[str, Any], list[Still]]:
     """Everything the scripts read, as plain JSON values, and the maps as pictures for where no script runs.
 
     Args:
         replayed: loss scales of replayed steps (page.carried).
-        curves: that the page draws.
     """
     named = ((f.site if f.site is not None else f.param, f.port or "") for f in diagnosis.findings)
     flagged = frozenset((name, port) for name, port in named if name is not None)
@@ -80,7 +77,6 @@ def payload(
             stills.append(still_of(title, grid, _marks(grid, diagnosis)))
     data = {
         "panels": panels,
-        "curves": [[asdict(curve) for curve in picture.curves] for picture in curves],
         "diary": diary.chart if diary else None,
         "log2_limits": {name: math.log2(limit) for name, limit in LARGEST.items()},
         "first": _first(panels),
