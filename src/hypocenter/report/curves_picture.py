@@ -92,7 +92,7 @@ def _parts(found: CurveComparison, name: str) -> Iterator[str]:
     floor = [value or 0.0 for value in track.floor]
     shown = [min(f, 3 * _largest(track.difference) + 1e-12) for f in floor]  # a huge floor must not flatten the line
     lower = _span([*track.difference, *shown, *(-f for f in shown)])
-    if not _largest(track.difference) and not any(shown):
+    if not _largest(track.difference):
         yield from _no_difference(below)
     else:
         yield from _frame(below, _LOWER, lower, "difference")

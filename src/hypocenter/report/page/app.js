@@ -515,7 +515,7 @@
    * @param {Panel} panel @param {Panel} view @param {number} factor @returns {[number, number] | null} */
   function zoomed(panel, view, factor) {
     const [first, last] = [panel.steps[0], panel.steps[panel.steps.length - 1]], [a, b] = [view.steps[0], view.steps[view.steps.length - 1]];
-    const found = foundAt(view), middle = found.length ? view.steps[found[0]] : (a + b) / 2, half = Math.max(1, ((b - a) * factor) / 2);
+    const at = view.marks.length ? view.marks[0][1] : foundAt(view)[0], middle = at === undefined ? (a + b) / 2 : view.steps[at], half = Math.max(1, ((b - a) * factor) / 2);
     const from = Math.max(first, Math.round(middle - half)), to = Math.min(last, Math.round(middle + half));
     return from === first && to === last ? null : [from, to];
   }
