@@ -79,7 +79,7 @@
         ${hasTime && html`<label>axis <select value=${isTime ? "time" : "step"} onChange=${(/** @type {any} */ e) => { setTime(e.target.value === "time"); setSpan(null); }}><option value="step">steps</option><option value="time">time, each rank from its first step</option></select></label>`}
         <span><button type="button" aria-label="zoom in" onClick=${() => zoom(0.5)}>+</button><button type="button" aria-label="zoom out" onClick=${() => zoom(2)}>−</button>${span && html`<button type="button" onClick=${() => setSpan(null)}>all</button>`}</span>
         <span>drag over a part to see it larger</span></div>
-      <div ref=${box} class="lane-box"><svg class="lanes" width=${width} height=${foot + FOOT} role="slider" tabIndex="0" aria-label="lanes of ranks: + and - zoom, arrows move" aria-valuemin=${whole[0]} aria-valuemax=${whole[1]} aria-valuenow=${from} aria-valuetext=${`${unit(from)} to ${unit(to)}`}
+      <div ref=${box} class="lane-box"><svg class="lanes" width=${width} height=${foot + FOOT} role="slider" tabindex="0" aria-label="lanes of ranks: + and - zoom, arrows move" aria-valuemin=${whole[0]} aria-valuemax=${whole[1]} aria-valuenow=${from} aria-valuetext=${`${unit(from)} to ${unit(to)}`}
           onMouseMove=${hover} onMouseLeave=${() => { setTip(null); setDrag(null); }} onMouseDown=${(/** @type {MouseEvent} */ e) => { if (e.button === 0) setDrag({ from: at(e), to: at(e) }); }} onMouseUp=${drop} onKeyDown=${key}>
         ${lanes.map((lane, i) => html`<text class="end" x=${NAME - 8} y=${i * (LANE + GAP) + 12}>rank ${lane.rank}</text>`)}
         ${Object.entries(paths).map(([name, parts]) => html`<path class=${name} d=${parts.join("")} />`)}
