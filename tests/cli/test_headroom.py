@@ -199,9 +199,7 @@ def test_the_page_is_silent_and_loads_nothing(recording: Path, tmp_path: Path) -
         page.on("console", lambda message: complaints.append(message.text))
         page.on("request", lambda r: complaints.append(r.url) if not r.url.startswith("file:") else None)
         page.goto(f"file://{tmp_path / 'h.html'}")
-        drawn = page.eval_on_selector_all(
-            "svg.cells path.overflow", "all => all.map(r => getComputedStyle(r).fill)"
-        )
+        drawn = page.eval_on_selector_all("svg.cells path.overflow", "all => all.map(r => getComputedStyle(r).fill)")
         browser.close()
 
     assert complaints == []

@@ -55,7 +55,7 @@ def _drawn(found: CurveComparison, mine: Curve, other: Curve, repeats: Sequence[
             continue
         pair = align(left, right, offset=found.offset).finite()
         n = len(pair.steps)
-        if n < 2:
+        if n < 2 or (name == "lr" and len({*pair.baseline, *pair.candidate}) == 1):  # one rate says nothing
             continue
         evidence = gather(name, mine, other, repeats, Limits(), found.offset) if name != "lr" else None
         floor = np.zeros(n)
