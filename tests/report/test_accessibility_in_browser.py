@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from made_comparison import diverged
 from report_fakes import CANNOT_TELL, FINDINGS, HEALTHY, FakeRecording, planted
+from test_curves import answer as curves_answer
 from test_diary_on_page import overflow, scaled_run
 from test_headroom import sample
 from test_page_in_browser import ACCESSIBILITY, browser, pytestmark, sync_api  # noqa: F401
@@ -17,11 +18,12 @@ from hypocenter.align.alignment import STAGES, result
 from hypocenter.align.engine import alignment_of
 from hypocenter.align.plan import plan_of
 from hypocenter.nouns import StepRecord
+from hypocenter.report import curves_html
 from hypocenter.report.alignment import html as alignment_html
 from hypocenter.report.answer.rendering import render
 from hypocenter.report.comparison import html as comparison_html
 from hypocenter.report.formats import html
-from hypocenter.report.headroom.picture import html as headroom_html
+from hypocenter.report.headroom.html import html as headroom_html
 
 
 def of_run() -> str:
@@ -53,7 +55,8 @@ PAGES: dict[str, Callable[[], str]] = {
     "loss scale": with_diary,
     "comparison": lambda: comparison_html.render(*diverged()),
     "alignment": of_alignment,
-    "headroom": lambda: headroom_html(sample(), "runs/0412"),
+    "headroom": lambda: headroom_html([sample()], "runs/0412"),
+    "curves": lambda: curves_html.render(curves_answer(), [("loss", curves_answer())]),
     "answer": lambda: render("show", {"schema": "x/1", "status": "found", "rows": [{"a": 1, "b": "c"}]}, "html"),
 }
 

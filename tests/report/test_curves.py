@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from xml.etree import ElementTree
 
+import numpy as np
+
 from hypocenter.compare.curves.comparison import Check, CurveComparison, CurveSide, Departure, Spike, Track
-from hypocenter.report import curves_picture, curves_screen
+from hypocenter.compare.curves.curve import Curve, Series
+from hypocenter.compare.curves.of_runs import drawn
+from hypocenter.report import curves_html, curves_picture, curves_screen
 from hypocenter.report.screen import Screen
 
 
@@ -68,3 +72,34 @@ def test_values_that_are_missing_break_the_line() -> None:
     )  # fmt: skip
 
     assert "nan" not in curves_picture.inline(answer(track=track)).lower()
+
+
+def curve(source: str, peak: float) -> Curve:
+    steps = np.arange(40)
+    values = {"loss": 3.0 / (1.0 + steps), "lr": np.where(steps < 20, 0.1, peak)}
+    series = {name: Series(name=name, steps=steps, values=array) for name, array in values.items()}
+    return Curve(source=source, kind="csv", series=series, counts_from=0)
+
+
+def test_a_sheet_has_a_panel_of_learning_rates_that_marks_where_they_part() -> None:
+    found = drawn(curve("a/log.csv", 0.1), curve("b/log.csv", 0.3))
+
+    sheet = curves_picture.sheet([(one.name, one.found) for one in found])
+
+    panels = ElementTree.fromstring(sheet.partition("\n")[2]).findall("{http://www.w3.org/2000/svg}svg")
+    texts = [[text.text or "" for text in panel.iter("{http://www.w3.org/2000/svg}text")] for panel in panels]
+    assert [one.name for one in found] == ["loss", "learning rate"]
+    assert "step 20" in texts[1]
+    assert any("baseline a/log.csv" in text and "candidate b/log.csv" in text for text in texts[0])
+    assert "difference 0" in texts[0]
+    assert int(panels[1].get("y") or 0) > 300
+
+
+def test_the_page_has_every_rule_and_chart_and_escapes_what_a_log_says() -> None:
+    page = curves_html.render(answer(), [("loss", answer())])
+
+    assert "&lt;the loss&gt;" in page
+    assert "<the loss>" not in page
+    assert page.count("<svg") == 1
+    assert "✗ fail" in page
+    assert "<script" not in page

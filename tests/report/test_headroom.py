@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import jsonschema
 import numpy as np
@@ -18,8 +18,9 @@ from hypocenter.nouns import Reading, Source, StepRecord, Summary, replace
 from hypocenter.record.schema import readings_batch
 from hypocenter.report.headroom.answer import Answer, answer
 from hypocenter.report.headroom.gather import gather
+from hypocenter.report.headroom.html import html
 from hypocenter.report.headroom.json import Headroom, written
-from hypocenter.report.headroom.picture import html, svg
+from hypocenter.report.headroom.picture import svg
 from hypocenter.report.headroom.sentences import (
     axis_of,
     headline,
@@ -395,9 +396,9 @@ def test_colour_is_only_an_addition() -> None:
     assert coloured != plain
 
 
-@pytest.mark.parametrize("draw", [svg, html])
-def test_a_picture_stands_alone_and_escapes_names(draw: object) -> None:
-    text = draw(sample(), "run <1>")  # type: ignore[operator]
+@pytest.mark.parametrize("draw", [svg, lambda found, run: html([found], run)])
+def test_a_picture_stands_alone_and_escapes_names(draw: Callable[[Answer, str], str]) -> None:
+    text = draw(sample(), "run <1>")
 
     assert "blocks.3.&lt;b&gt;&amp;" in text
     assert "<b>" not in text

@@ -13,8 +13,8 @@ from hypocenter.nouns import Reading, StepRecord, Summary
 from hypocenter.record.schema import readings_batch
 from hypocenter.report.headroom.answer import answer
 from hypocenter.report.headroom.gather import gather
+from hypocenter.report.headroom.html import html
 from hypocenter.report.headroom.json import written
-from hypocenter.report.headroom.picture import html
 from hypocenter.report.headroom.terminal import render
 from hypocenter.report.screen import Screen
 from hypocenter.summary.merge import merge_all
@@ -97,4 +97,4 @@ def test_impossible_numbers_of_a_damaged_file_break_nothing(
 
     assert render(found, Screen(), rows=0)
     assert to_json(written(found, "r"))
-    assert html(found, "r")
+    assert html([found], "r")

@@ -76,7 +76,7 @@ def test_data_cannot_end_its_script_element() -> None:
 
     page = html.render(FakeRecording(rows=rows), Diagnosis(status="findings", findings=(HOSTILE,)))
 
-    assert page.count("</script>") == 6
+    assert page.count("</script>") == 8
     assert data_of(page)["panels"]
 
 

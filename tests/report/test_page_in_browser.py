@@ -112,7 +112,11 @@ def test_card_and_table_are_readable_without_scripts(browser: sync_api.Browser, 
         assert rows.count() == 10
         assert "+inf ×12" in watched.page.locator("tr.first-bad").inner_text()
         assert "NaN ×64" in rows.last.inner_text()
-        assert "need JavaScript" in watched.page.locator("noscript").inner_text()
+        still = watched.page.locator("#stills svg.map:not(.key)")
+        assert still.is_visible()
+        assert {"bad", "box", "h0"} <= {shape.get_attribute("class") for shape in still.locator("path, rect").all()}
+        assert "DenseReluDense" in (still.text_content() or "")
+        assert watched.page.locator(".heat").count() == 0
         loss = watched.page.locator("#curves figure").first
         assert loss.inner_text().startswith("Loss")
         assert "a finding" in loss.inner_text()
@@ -195,15 +199,65 @@ def test_rows_are_found_folded_and_opened(browser: sync_api.Browser, page_file: 
         watched.page.select_option("select[aria-label=fold]", "3")
         watched.page.evaluate(TWO_FRAMES)
         folded, module = canvas.get_attribute("aria-label"), title.inner_text()
+        canvas.press("ArrowUp")
+        watched.page.evaluate(TWO_FRAMES)
+        above = title.inner_text()
         canvas.press("Enter")
         watched.page.evaluate(TWO_FRAMES)
 
         assert found == "Where and when: 8 rows, 40 steps"
-        assert folded == "Where and when: 8 rows, 40 steps"
-        assert module == "encoder.block.1.* 3 rows"
+        assert folded == "Where and when: 9 rows, 40 steps"  # the one with the finding stays by itself
+        assert "DenseReluDense" in module
+        assert above == "encoder.block.1.* 2 rows"
         assert canvas.get_attribute("aria-label") == "Where and when: 3 rows, 40 steps"
         assert watched.page.locator("input[type=search]").input_value() == "encoder.block.1"
         assert watched.complaints == []
+
+
+def test_steps_are_zoomed_with_keys_and_by_dragging(browser: sync_api.Browser, page_file: Path) -> None:
+    with opened(browser, page_file) as watched:
+        canvas = watched.page.locator(".heat canvas")
+        canvas.wait_for()
+        canvas.press("+")
+        watched.page.evaluate(TWO_FRAMES)
+        nearer = canvas.get_attribute("aria-label"), watched.page.get_by_label("first step").input_value()
+        watched.page.get_by_role("button", name="all steps").click()
+        box = canvas.bounding_box()
+        assert box is not None
+        watched.page.mouse.move(box["x"] + box["width"] - 150, box["y"] + 20)
+        watched.page.mouse.down()
+        watched.page.mouse.move(box["x"] + box["width"] - 90, box["y"] + 20)
+        watched.page.mouse.up()
+        watched.page.evaluate(TWO_FRAMES)
+        dragged = int((canvas.get_attribute("aria-label") or "").split()[-2])
+
+        assert nearer == ("Where and when: 24 rows, 14 steps", "26")  # around the finding at step 36
+        assert 1 < dragged < 14
+        assert watched.complaints == []
+
+
+def test_paper_has_the_maps_as_pictures_and_no_controls(browser: sync_api.Browser, page_file: Path) -> None:
+    with opened(browser, page_file) as watched:
+        watched.page.locator(".heat canvas").wait_for()
+        on_screen = watched.page.locator("#stills svg.map:not(.key)").is_visible()
+        watched.page.emulate_media(media="print")
+
+        assert not on_screen
+        assert watched.page.locator("#stills svg.map:not(.key)").is_visible()
+        assert not watched.page.locator(".heat canvas").is_visible()
+
+
+def test_a_large_model_is_folded_until_each_row_has_its_name(browser: sync_api.Browser, tmp_path: Path) -> None:
+    path = tmp_path / "report.html"
+    recording = FakeRecording(rows=[(0, row) for row in planted(6, 30)], step_rows=steps(6, 5))
+    path.write_text(html.render(recording, at_step(5)), encoding="utf-8")
+
+    with opened(browser, path) as watched:
+        canvas = watched.page.locator(".heat canvas")
+        canvas.wait_for()
+
+        assert canvas.get_attribute("aria-label") == "Where and when: 31 rows, 6 steps"
+        assert watched.page.locator("select[aria-label=fold]").input_value() == "5"
 
 
 def test_a_norm_is_held_against_its_own_median_and_read_before_anybody_points(
@@ -279,6 +333,6 @@ def test_hostile_names_are_text(browser: sync_api.Browser, tmp_path: Path) -> No
 
         assert watched.page.evaluate("window.pwned") is None
         assert watched.page.locator("img").count() == 0
-        assert watched.page.locator("script").count() == 6
+        assert watched.page.locator("script").count() == 8
         assert watched.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
         assert watched.complaints == []

@@ -8,13 +8,10 @@ import random
 from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 from asking import Asking, training, until
 
-from hypocenter.diagnose.diagnosis import diagnose
-from hypocenter.nouns import StepRecord
-from hypocenter.record.reader import open_run
+from hypocenter.nouns import Reading, StepRecord, Summary
 from hypocenter.record.run_file import finish_run
 from hypocenter.view import child, findings, server, shown
 from hypocenter.view.alerts import Told
@@ -43,6 +40,27 @@ def test_steps_appear_as_they_are_written_and_a_step_that_breaks_is_said(tmp_pat
     assert some.count("<tr><td") == 5
     assert before["turn"] == ""
     assert (state["turn"], state["title"]) == ("bad-5", "✗ step 5 · run")
+
+
+def test_sites_are_listed_worst_first_once_a_child_has_read_them(
+    tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(findings, "in_child", lambda *words: child.answer(words))  # a process takes seconds to start
+    run = training(tmp_path / "run")
+    rows = [
+        Reading(step=0, microbatch=0, site=site, port="out[0]", phase="forward", dtype="float16", order=i,
+                summary=Summary(n=8, n_hist=8, n_posinf=bad, absmax=size, absmin=0.5, min=-size, max=size))
+        for i, (site, size, bad) in enumerate((("calm", 1.0, 0), ("near", 60000.0, 0), ("broken", 2.0, 3)))
+    ]  # fmt: skip
+    run.writers[0].write(rows, StepRecord(step=0, loss=1.0))
+    run.end()
+
+    table = serve(tmp_path).enter().part(run.path, "sites", "broken")
+
+    names = ["broken", "near", "calm"]
+    assert sorted(names, key=table.index) == names
+    assert table.count('<tr class="bad">') == 1
+    assert "+inf ×3" in table
 
 
 def test_what_has_not_changed_is_not_sent_again(tmp_path: Path, serve: Serve) -> None:
@@ -156,7 +174,7 @@ def test_what_was_diagnosed_while_it_ran_is_diagnosed_again_when_it_has_ended(
     found = Findings(followed)
     monkeypatch.setattr(findings, "_LEAST_PAUSE_S", 0.0)
     monkeypatch.setattr(findings, "_PAUSE_FACTOR", 0.0)
-    monkeypatch.setattr(findings, "in_child", lambda *words: msgspec.msgpack.encode(diagnose(open_run(Path(words[1])))))
+    monkeypatch.setattr(findings, "in_child", lambda *words: child.answer(words))
 
     def status() -> str:
         followed.look()
@@ -212,7 +230,7 @@ def test_the_report_and_two_runs_beside_each_other(
     report = asking.run(one.path, "/report")
 
     assert chosen.headers["location"] == f"compare/{a}/{b}"
-    assert both.count("<svg") == 2
+    assert both.count("<svg") == 2  # the learning rate never changes
     assert "candidate two" in both
     assert report.text.startswith("<!doctype html>")
     assert "Hypocenter report" in report.text

@@ -28,7 +28,7 @@ def sentence(found: Comparison, blame: Blame | None) -> str:
     """The answer in one sentence."""
     n_sites = len({spot.site for pair in found.matching.pairs for spot in pair.baseline})
     left = len(found.matching.unmatched_baseline) + len(found.matching.unmatched_candidate)
-    unmatched = f"; {left:,} spots unmatched" if left else ""
+    unmatched = f"; {left:,} {'spot' if left == 1 else 'spots'} unmatched" if left else ""
     if not found.matching.pairs:
         return f"cannot tell: no site of one run has a counterpart in the other{unmatched}"
     if not found.n_rows:
@@ -69,9 +69,11 @@ def with_rates(text: str, first: Divergence, rates: tuple[float, float]) -> str:
 
 
 def _spot_text(first: Divergence) -> str:
-    if first.between is not None and first.row is not None and first.site != first.row.pair.baseline[0].site:
-        spot = first.row.pair.baseline[0]
+    spot = first.row.pair.baseline[0] if first.row is not None else None
+    if spot is not None and first.site != spot.site and first.between is not None:
         return f"{place(spot.site, spot.port)}, computed by {place(first.site)},"
+    if spot is not None and spot.phase == "loss":  # the number itself, whoever computed it
+        return place(spot.site, spot.port)
     return place(first.site, first.port)
 
 

@@ -1,4 +1,7 @@
-"""Two charts, one above the other: both losses, and their difference within the noise floor. Stands alone as SVG."""
+"""Two charts, one above the other: a quantity of both, and its difference within the noise floor. Stands alone as SVG.
+
+A sheet holds several such pairs: loss, grad norm, learning rate.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +15,8 @@ from hypocenter.compare.curves.comparison import CurveComparison
 from hypocenter.report import wording
 
 WIDTH, HEIGHT = 760, 346  # pixels
-_LEFT, _RIGHT, _TOP = 70, 12, 40
-_TITLE_ROOM, _LINE = 116, 15  # characters of a line of the title, and its height
+_LEFT, _RIGHT, _TOP = 84, 12, 40
+_TITLE_ROOM, _LINE = 112, 15  # characters of a line of the title, and its height
 _UPPER, _LOWER, _GAP = 130, 100, 24  # heights of the two charts and what is between
 
 STYLE = """
@@ -34,24 +37,46 @@ def document(found: CurveComparison) -> str:
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + inline(found, with_style=True) + "\n"
 
 
-def inline(found: CurveComparison, *, with_style: bool = False, name: str = "loss") -> str:
+def sheet(charts: Sequence[tuple[str, CurveComparison]]) -> str:
+    """Several charts as one SVG file, one below the other.
+
+    Args:
+        charts: names of quantities, and a comparison whose track holds each.
+    """
+    heights = [HEIGHT + _LINE * (len(_heading(found)) - 1) for _, found in charts]
+    below = [sum(heights[:at]) for at in range(len(heights))]
+    body = "".join(inline(found, name=name, y=y) for (name, found), y in zip(charts, below, strict=True))
+    return (
+        '<?xml version="1.0" encoding="UTF-8"?>\n'
+        f'<svg class="curves" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {sum(heights)}" width="{WIDTH}" '
+        f'height="{sum(heights)}"><style>{STYLE}</style>{body}</svg>\n'
+    )
+
+
+def inline(found: CurveComparison, *, with_style: bool = False, name: str = "loss", y: int = 0) -> str:
     """The chart as an element for an HTML page, which has to bring STYLE itself unless `with_style`.
 
     Args:
         name: of the quantity that `found.track` holds.
+        y: pixels from the top of the drawing around it.
     """
     style = f"<style>{STYLE}</style>" if with_style else ""
     title = escape(wording.clean(found.sentence, 300))
-    heading = wrap(wording.clean(found.sentence, 300), _TITLE_ROOM)
+    heading = _heading(found)
     below = _LINE * (len(heading) - 1)
     height = HEIGHT + below
+    at = f' y="{y}"' if y else ""
     told = "".join(f'<text x="{_LEFT}" y="{18 + _LINE * i}">{escape(line)}</text>' for i, line in enumerate(heading))
     return (
-        f'<svg class="curves" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
+        f'<svg class="curves" xmlns="http://www.w3.org/2000/svg"{at} viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
         f'height="{height}" role="img">{style}<title>{title}</title>'
         f'<rect class="bg" width="{WIDTH}" height="{height}"/>{told}'
         f'<g transform="translate(0 {below})">{"".join(_parts(found, name))}</g></svg>'
     )
+
+
+def _heading(found: CurveComparison) -> list[str]:
+    return wrap(wording.clean(found.sentence, 300), _TITLE_ROOM) or [""]
 
 
 def _parts(found: CurveComparison, name: str) -> Iterator[str]:
@@ -67,7 +92,10 @@ def _parts(found: CurveComparison, name: str) -> Iterator[str]:
     floor = [value or 0.0 for value in track.floor]
     shown = [min(f, 3 * _largest(track.difference) + 1e-12) for f in floor]  # a huge floor must not flatten the line
     lower = _span([*track.difference, *shown, *(-f for f in shown)])
-    yield from _frame(below, _LOWER, lower, "difference")
+    if not _largest(track.difference):
+        yield from _no_difference(below)
+    else:
+        yield from _frame(below, _LOWER, lower, "difference")
     yield f'<path class="band" d="{_band(track.steps, shown, lower, below)}"/>'
     zero = _y(0.0, lower, below, _LOWER)
     yield f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{zero}" y2="{zero}"/>'
@@ -76,13 +104,26 @@ def _parts(found: CurveComparison, name: str) -> Iterator[str]:
     foot = below + _LOWER + 16
     yield f'<text class="mute" x="{_LEFT}" y="{foot}">step {track.steps[0]:,}</text>'
     yield f'<text class="mute end" x="{WIDTH - _RIGHT}" y="{foot}">step {track.steps[-1]:,}</text>'
-    sides = zip(("dashed", "solid"), ("baseline", "candidate"), (found.baseline, found.candidate), strict=True)
-    names = ", ".join(f"{line}: {_named(role, side.source)}" for line, role, side in sides)
+    mine, other = _sources(found)
+    names = f"dashed: {_named('baseline', mine)}, solid: {_named('candidate', other)}"
     yield f'<text class="mute" x="{_LEFT}" y="{foot + 16}">{escape(names)}, band: what noise stays below</text>'
 
 
+def _no_difference(below: int) -> Iterator[str]:
+    """The frame of a difference that is 0 everywhere: one number says all."""
+    y = below + _LOWER // 2 + 4
+    yield f'<text class="mute end" x="{_LEFT - 6}" y="{y}">difference 0</text>'
+
+
+def _sources(found: CurveComparison) -> tuple[str, str]:
+    """The names of both files; of two that are called alike as many folders more as tell them apart."""
+    mine, other = (Path(side.source).parts for side in (found.baseline, found.candidate))
+    n = next((n for n in range(1, max(len(mine), len(other)) + 1) if mine[-n:] != other[-n:]), 1)
+    return "/".join(mine[-n:]), "/".join(other[-n:])
+
+
 def _named(role: str, source: str) -> str:
-    name = wording.shortened(wording.clean(Path(source).name), 34)
+    name = wording.shortened(wording.clean(source), 34)
     return f"{role} {name}" if name else role
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from hypocenter.diagnose import verdicts
 from hypocenter.diagnose.judged_evidence import TO_MEND
 from hypocenter.nouns import Diagnosis, Finding, Remedy, Run, Severity
 from hypocenter.report import wording
@@ -182,7 +183,7 @@ def _advice(finding: Finding) -> Iterator[Remedy]:
 
 
 def _commands(finding: Finding, run_dir: str) -> Iterator[str]:
-    yield wording.command("explain", finding.code)
+    yield wording.command("explain", finding.cause if finding.cause in verdicts.causes() else finding.code)
     if finding.site:
         yield wording.command("show", run_dir, "--site", wording.site_glob(finding.site))
     if finding.remedy is not None and finding.remedy.action == "fp32-island":

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+# pyright: reportAttributeAccessIssue=false
+# (pyarrow.compute makes its functions when it is imported)
 import contextlib
 import os
 import sys
@@ -9,16 +11,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+import pyarrow.compute as pc
 
 from hypocenter.compare.curves.of_runs import curves_of_runs
 from hypocenter.compare.engine import compare_runs
 from hypocenter.compare.judged_steps import Options, first_step_of
+from hypocenter.detect.bookkeeping import holds_values, is_bookkeeping
 from hypocenter.diagnose.diagnosis import diagnose
-from hypocenter.record.reader import open_run
+from hypocenter.record.reader import RecordedRun, open_run
 from hypocenter.report import wording
 from hypocenter.report.comparison import html as comparison_page
 from hypocenter.report.comparison.page.payload import Material
 from hypocenter.report.formats import html
+from hypocenter.report.sites import SiteLine, site_lines
+from hypocenter.view.findings import Told
 
 
 def answer(words: Sequence[str]) -> bytes:
@@ -26,7 +32,7 @@ def answer(words: Sequence[str]) -> bytes:
     what, *paths = words
     recordings = [open_run(Path(path)) for path in paths]
     if what == "diagnose":
-        return msgspec.msgpack.encode(diagnose(recordings[0]))
+        return msgspec.msgpack.encode(Told(diagnosis=diagnose(recordings[0]), sites=tuple(_sites(recordings[0]))))
     if what == "report":
         return html.render(recordings[0], diagnose(recordings[0]), reads_source=False).encode()
     baseline, candidate = recordings
@@ -37,6 +43,12 @@ def answer(words: Sequence[str]) -> bytes:
         command=wording.command("diff", *paths, "--report", "OUT.html"),
     )  # fmt: skip
     return comparison_page.render(found, material).encode()
+
+
+def _sites(recording: RecordedRun) -> list[SiteLine]:
+    """Every site whose values were recorded, in the order of `hypocenter show`."""
+    table = recording.table()
+    return site_lines(table.filter(pc.and_not(holds_values(table), is_bookkeeping(table))))
 
 
 if __name__ == "__main__":

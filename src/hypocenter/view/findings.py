@@ -24,6 +24,7 @@ from hypocenter.diagnose.judged_evidence import JudgedEvidence, load
 from hypocenter.nouns import Diagnosis
 from hypocenter.record.layout import DIAGNOSIS_FILE, EVIDENCE_FILE, RUN_FILE
 from hypocenter.record.tail import read_regular
+from hypocenter.report.sites import SiteLine
 from hypocenter.view.following import FollowedRun
 
 MOST_RECORDED_BYTES = 256 << 20  # a larger recording is diagnosed by `hypocenter check`, where its memory is one's own
@@ -32,6 +33,13 @@ _PAUSE_FACTOR, _LEAST_PAUSE_S = 20.0, 10.0  # a diagnosis that took a second is 
 _CHILD_S = 300.0
 _MOST_EVIDENCE = 200  # files
 _CHILDREN = threading.BoundedSemaphore(1)  # a login node is no place for more
+
+
+class Told(msgspec.Struct, frozen=True, kw_only=True):
+    """What a child process says of a run: the answer to `diagnose RUN`."""
+
+    diagnosis: Diagnosis
+    sites: tuple[SiteLine, ...]  # in the order of `hypocenter show`
 
 
 class Findings:
@@ -46,6 +54,7 @@ class Findings:
         self._run, self._changed = run, changed
         self.diagnosis: Diagnosis | None = None
         self.evidence: dict[str, Evidence] = {}
+        self.sites: tuple[SiteLine, ...] | None = None  # None: no child process has looked yet
         self.why_not = ""
         self._pieces: list[JudgedEvidence] = []
         self._read: set[Path] = set()
@@ -133,7 +142,8 @@ class Findings:
     def _diagnose(self) -> None:
         """Begin a whole diagnosis in a child process, if there is need and it is time."""
         now_s = time.monotonic()
-        is_due = max(self._of_version, self._tried_version) < self._run.version and now_s >= self._next_s
+        known = self._tried_version if self.sites is None else max(self._of_version, self._tried_version)
+        is_due = known < self._run.version and now_s >= self._next_s
         if self._child is not None or not is_due or self._run.course.last_step < 0:
             return
         if holds_links(self._run.directory):
@@ -151,7 +161,8 @@ class Findings:
         started = time.monotonic()
         try:
             data = in_child("diagnose", str(self._run.directory))
-            found = msgspec.msgpack.decode(data, type=Diagnosis)
+            told = msgspec.msgpack.decode(data, type=Told)
+            found, self.sites = told.diagnosis, told.sites
             n_evidence = sum(1 for finding in found.findings if finding.bundle)
             if n_evidence or not self._pieces or not self._run.is_running:
                 self.diagnosis, self._of_version = found, version

@@ -48,6 +48,7 @@ class Pages:
         self._overview: tuple[float, Shown] | None = None
         self._assets = {
             "page.css": ("text/css", Piece(_styles().encode())),
+            "curves.js": ("text/javascript", Piece(file_text(report_page.__name__, "curves.js").encode())),
             "live.js": ("text/javascript", Piece(file_text(page.__name__, "live.js").encode())),
         }
 

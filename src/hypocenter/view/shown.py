@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -19,11 +20,14 @@ from hypocenter.report.page.details import details_of
 from hypocenter.report.page.document import shell
 from hypocenter.report.page.ranks import ranks_of
 from hypocenter.report.page.run_facts import in_a_line, run_facts
+from hypocenter.report.sites import SiteLine
+from hypocenter.report.sites import is_bad as is_bad_site
 from hypocenter.view import page
 from hypocenter.view.findings import Findings
 from hypocenter.view.following import FollowedRun
 
-PARTS = ("status", "finding", "curves", "ranks", "steps", "facts")
+PARTS = ("status", "finding", "curves", "ranks", "steps", "sites", "facts")
+MOST_SITES = 40  # of the table
 _MOST_CARDS = 10
 _UNKNOWN = Diagnosis(status="cannot-tell")
 
@@ -68,6 +72,16 @@ class StepLine:
 
     values: tuple[str, ...]
     says: str
+    is_bad: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SiteRow:
+    """One row of the table of sites."""
+
+    name: str
+    cells: tuple[str, ...]
+    chips: tuple[str, ...]
     is_bad: bool
 
 
@@ -130,6 +144,7 @@ def _texts(run: FollowedRun, findings: Findings, diagnosis: Diagnosis) -> Iterab
     grid = ranks_of(run.states(), diagnosis) if run.n_ranks > 1 else None
     yield "ranks", template.ranks(grid, _pace(run))  # pyright: ignore
     yield "steps", template.steps(*_table(run.course.latest()), len(run.ranks))  # pyright: ignore
+    yield "sites", template.sites(*_sites(findings.sites or (), run))  # pyright: ignore
     yield "facts", template.facts(in_a_line(run.run), run_facts(run.run), report.remarks)  # pyright: ignore
 
 
@@ -190,6 +205,26 @@ def _table(records: Sequence[StepRecord]) -> tuple[list[str], list[StepLine]]:
     columns = [name for name, values in texts.items() if any(values)]
     rows = zip(records, *(texts[name] for name in columns), strict=True)
     return columns, [StepLine(values=tuple(values), says=_says(r), is_bad=is_bad(r)) for r, *values in rows]
+
+
+def _sites(sites: Sequence[SiteLine], run: FollowedRun) -> tuple[list[SiteRow], str]:
+    """The sites that are worst off, and what to type for the others."""
+    own = [site for site in sites if not site.replay and site.phase != "data"]
+    risk = {True: -math.inf, False: math.inf}
+    order = sorted(own, key=lambda s: risk[is_bad_site(s)] if s.headroom_bits is None else s.headroom_bits)
+    left = len(own) - MOST_SITES
+    more = f"{left:,} more: {wording.command('show', str(run.directory))}" if left > 0 else ""
+    return [_site(site) for site in order[:MOST_SITES]], more
+
+
+def _site(site: SiteLine) -> SiteRow:
+    bits = "none" if is_bad_site(site) else "" if site.headroom_bits is None else f"{site.headroom_bits:.1f} bits"
+    port = wording.port_name(site.phase, site.port)
+    what = " ".join(filter(None, (wording.clean(site.site) or "(model)", wording.clean(site.op))))
+    return SiteRow(
+        name=what, is_bad=is_bad_site(site), chips=site.chips,
+        cells=(port, site.phase, site.dtype, f"{site.n_steps:,}", site.magnitude, bits),
+    )  # fmt: skip
 
 
 def _number(value: float | None) -> str:

@@ -13,8 +13,9 @@ from hypocenter.cli.output_file import refuse_existing, write_file
 from hypocenter.compare.curves.catalogue import read_curve
 from hypocenter.compare.curves.compare import compare_curves
 from hypocenter.compare.curves.comparison import CurveComparison, Limits
+from hypocenter.compare.curves.of_runs import drawn_as
 from hypocenter.errors import ConfigError
-from hypocenter.report import curves_picture, curves_screen
+from hypocenter.report import curves_html, curves_picture, curves_screen
 from hypocenter.report.screen import can_draw, screen_of, write
 
 EXIT = {"accepted": 0, "departed": 1, "cannot-tell": 5}
@@ -34,8 +35,8 @@ _NUMBERS = {name: type(getattr(Limits(), name)) for name in Limits.__dataclass_f
     "--limit", "limits", multiple=True, metavar="NAME=VALUE", help="Change a limit: loss=0.05, frozen_loss=0.001, …"
 )
 @format_option()
-@click.option("--plot", type=click.Path(path_type=Path), metavar="OUT.svg", help="Write a chart.")
-@click.option("--force", is_flag=True, help="Overwrite OUT.svg if it exists.")
+@click.option("--plot", type=click.Path(path_type=Path), metavar="OUT.svg|OUT.html", help="Write charts, or a page.")
+@click.option("--force", is_flag=True, help="Overwrite what is there.")
 def command(
     baseline: Path, candidate: Path, noise: tuple[Path, ...], kind: str | None, offset: int | None,
     limits: tuple[str, ...], format_name: str, plot: Path | None, force: bool,
@@ -45,10 +46,18 @@ def command(
     Each is a run directory or a log: trainer_state.json, Megatron-LM or MindFormers text, TensorBoard events, W&B
     offline files, CSV, JSON Lines. Exit code: 0 accepted, 1 departed, 4 nothing to read, 5 cannot tell.
     """
+    if plot is not None and plot.suffix not in (".svg", ".html"):
+        raise ConfigError(
+            f"no chart is called {plot.name!r}", where="--plot", why="its ending says what to write",
+            fix="end it in .svg or .html",
+        )  # fmt: skip
     refuse_existing(plot, "chart", flag="--plot", force=force)
     found = compare_logs(baseline, candidate, noise, kind=kind, offset=offset, limits=limits)
     if plot is not None:
-        write_file(plot, curves_picture.document(found), "chart", flag="--plot")
+        mine, other, *repeats = (read_curve(path, kind=kind) for path in (baseline, candidate, *noise))
+        charts = [(one.name, one.found) for one in drawn_as(found, mine, other, repeats)] or [("loss", found)]
+        text = curves_html.render(found, charts) if plot.suffix == ".html" else curves_picture.sheet(charts)
+        write_file(plot, text, "chart", flag="--plot")
     return answer(found, format_name)
 
 

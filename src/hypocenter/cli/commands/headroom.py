@@ -23,8 +23,8 @@ from hypocenter.formats import find_format
 from hypocenter.record.reader import RecordedRun, open_run
 from hypocenter.report import wording
 from hypocenter.report.answer.rendering import FORMATS
-from hypocenter.report.headroom import picture, scaled, terminal
-from hypocenter.report.headroom.answer import Answer, answer
+from hypocenter.report.headroom import html, picture, scaled, terminal
+from hypocenter.report.headroom.answer import Answer, answers
 from hypocenter.report.headroom.gather import PHASES
 from hypocenter.report.headroom.json import written
 from hypocenter.report.screen import can_draw, screen_of, write
@@ -32,6 +32,8 @@ from hypocenter.report.selection import Selection, select
 from hypocenter.summary.scaled_formats import SCALED, ScaledFormat
 
 EXIT = {"fits": 0, "overflows": 1, "cannot-tell": 5}
+BESIDE = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")  # on a page: others than the one asked about
+MOST_SCALED = 50_000  # readings that are asked about formats with scales for a page: one by one, 50 us each
 ROWS = 8  # sites of each phase on a screen before the rest is counted
 
 
@@ -72,18 +74,24 @@ def command(
     table = select(_of_steps(table, steps), Selection(site=site, step=step, rank=rank))
     if format_name in SCALED:
         return _scaled(recording, table, SCALED[format_name], phases or PHASES, shown, rows)
-    found = answer(
-        table, recording.step_records(), form, scale=scale, phases=phases or PHASES,
+    is_page = shown == "html" or (output is not None and output.suffix == ".html")
+    others = [NUMBERS[name] for name in BESIDE if NUMBERS[name] != form] if is_page else []
+    told = answers(
+        table, recording.step_records(), [form, *others], scale=scale, phases=phases or PHASES,
         level=str(recording.run.config.get("level") or ""),
     )  # fmt: skip
+    found = told[0]
+    has_scaled = is_page and table.num_rows <= MOST_SCALED
+    beside = [scaled.answer(table, one, phases=phases or PHASES) for one in SCALED.values()] if has_scaled else []
+    page = html.html(told, recording.run.name, beside) if is_page else ""
     if shown == "html":
-        write(sys.stdout, picture.html(found, recording.run.name))
+        write(sys.stdout, page)
     elif shown != "terminal":
         print_answer("headroom", written(found, recording.run.name), shown)
     elif output is None or str(output) != "-":
         write(sys.stdout, terminal.render(found, screen_of(sys.stdout), rows=rows, has_unicode=can_draw(sys.stdout)))
     if output is not None:
-        _draw(found, recording, output)
+        _draw(page or picture.svg(found, recording.run.name), output)
     elif shown == "terminal":
         _next(run, found, format_name)
     tell_damage(recording)
@@ -142,9 +150,7 @@ def _of_steps(table: pa.Table, steps: str | None) -> pa.Table:
     return table.filter(pc.is_in(table["step"], pa.array(wanted, pa.int64())))
 
 
-def _draw(found: Answer, recording: RecordedRun, output: Path) -> None:
-    name = recording.run.name
-    text = picture.svg(found, name) if output.suffix == ".svg" else picture.html(found, name)
+def _draw(text: str, output: Path) -> None:
     write_file(output, text, "picture", flag="-o")
     write(sys.stderr, f"wrote {output} ({wording.byte_size(len(text.encode()))})\n")
 

@@ -1,4 +1,4 @@
-"""Loss and grad norm of two recordings, ready to be drawn, however short they are."""
+"""Loss, grad norm and learning rate of two curves, ready to be drawn, however short they are."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 from hypocenter.compare.curves.align import align
 from hypocenter.compare.curves.catalogue import read_curve
 from hypocenter.compare.curves.compare import POINTS, compare_curves
-from hypocenter.compare.curves.comparison import CurveComparison, Limits, Track
+from hypocenter.compare.curves.comparison import CurveComparison, Departure, Limits, Schedule, Track
 from hypocenter.compare.curves.curve import Curve, Values
 from hypocenter.compare.curves.evidence import FEWEST, gather
 from hypocenter.errors import HypocenterError
 
-NAMES = {"loss": "loss", "grad_norm": "grad norm"}
+NAMES = {"loss": "loss", "grad_norm": "grad norm", "lr": "learning rate"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class NamedCurves:
 
 
 def curves_of_runs(baseline: Path, candidate: Path, noise: Sequence[Path] = ()) -> tuple[NamedCurves, ...]:
-    """Loss and grad norm where both runs recorded them at two steps or more."""
+    """Loss, grad norm and learning rate where both runs recorded them at two steps or more."""
     try:
         mine, other = read_curve(baseline), read_curve(candidate)
         return drawn(mine, other, [read_curve(path) for path in noise])
@@ -38,7 +38,14 @@ def curves_of_runs(baseline: Path, candidate: Path, noise: Sequence[Path] = ()) 
 
 def drawn(mine: Curve, other: Curve, repeats: Sequence[Curve] = ()) -> tuple[NamedCurves, ...]:
     """The same of curves that were read: of a baseline, a candidate, and repeats of the baseline."""
-    return tuple(_drawn(compare_curves(mine, other, repeats), mine, other, repeats))
+    return drawn_as(compare_curves(mine, other, repeats), mine, other, repeats)
+
+
+def drawn_as(
+    found: CurveComparison, mine: Curve, other: Curve, repeats: Sequence[Curve] = ()
+) -> tuple[NamedCurves, ...]:
+    """The same where the comparison is there already."""
+    return tuple(_drawn(found, mine, other, repeats))
 
 
 def _drawn(found: CurveComparison, mine: Curve, other: Curve, repeats: Sequence[Curve]) -> Iterator[NamedCurves]:
@@ -48,9 +55,9 @@ def _drawn(found: CurveComparison, mine: Curve, other: Curve, repeats: Sequence[
             continue
         pair = align(left, right, offset=found.offset).finite()
         n = len(pair.steps)
-        if n < 2:
+        if n < 2 or (name == "lr" and len({*pair.baseline, *pair.candidate}) == 1):  # one rate says nothing
             continue
-        evidence = gather(name, mine, other, repeats, Limits(), found.offset)
+        evidence = gather(name, mine, other, repeats, Limits(), found.offset) if name != "lr" else None
         floor = np.zeros(n)
         if evidence is not None and len(evidence.pair.steps) == n:
             size = pair.baseline if name == "grad_norm" else np.ones(n)  # of its logarithm: a share
@@ -62,11 +69,27 @@ def _drawn(found: CurveComparison, mine: Curve, other: Curve, repeats: Sequence[
             candidate=_plain(pair.candidate[at]), difference=_plain((pair.candidate - pair.baseline)[at]),
             floor=_plain(floor[at]),
         )  # fmt: skip
-        says = f"{shown}: {n:,} steps, too few to tell what is noise ({FEWEST} are needed)"
-        if n >= FEWEST:
-            says = found.sentence if name == "loss" else f"{shown} over {n:,} steps"
-        departure = found.departure if found.departure is not None and found.departure.series == name else None
+        says, departure = _said(found, name, n), found.departure
+        if name == "lr":
+            departure = _other_schedule(found.schedule)
         yield NamedCurves(name=shown, found=replace(found, sentence=says, departure=departure, track=track))
+
+
+def _said(found: CurveComparison, name: str, n: int) -> str:
+    """The title of a chart of so many steps."""
+    if name == "lr" and found.schedule is not None and found.schedule.kind != "not-compared":
+        return found.schedule.text
+    if name == "loss" and n >= FEWEST:
+        return found.sentence
+    few = f": too few to tell what is noise ({FEWEST} are needed)" if n < FEWEST and name != "lr" else ""
+    return f"{NAMES[name]} over {n:,} steps{few}"
+
+
+def _other_schedule(found: Schedule | None) -> Departure | None:
+    """Where two learning rates first differ, as what a chart marks."""
+    if found is None or found.step is None:
+        return None
+    return Departure(series="lr", step=found.step, seen_step=found.step, until=None, gap=0.0, floor=0.0)
 
 
 def _plain(values: Values) -> tuple[float, ...]:

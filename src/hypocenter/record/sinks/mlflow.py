@@ -9,7 +9,8 @@ from typing import Any
 
 from hypocenter.nouns import Finding, Reading, StepRecord
 from hypocenter.record.aside import Aside
-from hypocenter.record.catalogue import SinkStart, sink
+from hypocenter.record.attached import Attached
+from hypocenter.record.catalogue import sink
 from hypocenter.record.finding_text import heading, markdown
 from hypocenter.record.site_table import SiteTable
 from hypocenter.record.step_numbers import Course, is_bad
@@ -19,37 +20,16 @@ INTERVAL_S = 10.0  # a point costs a data base some ten milliseconds
 
 
 @sink("mlflow")
-class AttachedToMlflow:
-    """Attaches to `mlflow.active_run()` once there is one; a rank without one of its own is left alone."""
+class AttachedToMlflow(Attached):
+    """Attaches to `mlflow.active_run()` once there is one."""
 
-    def __init__(self, start: SinkStart) -> None:
-        self._rank = start.rank
-        self._aside: Aside | None = None
+    to_begin = "mlflow.start_run"
 
-    def write(self, readings: Sequence[Reading], step: StepRecord | None) -> None:
-        """Look for the run, then have the step sent."""
-        aside = self._aside or self._attached()
-        if aside is not None:
-            aside.write(readings, step)
-
-    def finding(self, finding: Finding) -> None:
-        """Have it sent."""
-        if self._aside is not None:
-            self._aside.finding(finding)
-
-    def close(self) -> None:
-        """Have the tables sent. A run that the program has ended already takes them all the same."""
-        if self._aside is not None:
-            self._aside.close()
-        elif self._rank == 0:
-            raise LookupError("the program has started no run: call mlflow.start_run before training")
-
-    def _attached(self) -> Aside | None:
+    def attached(self) -> Aside | None:
+        """A run that the program has ended already takes everything all the same."""
         mlflow: Any = sys.modules.get("mlflow")
         run = mlflow.active_run() if hasattr(mlflow, "active_run") else None  # each thread has its own
-        if run is not None:
-            self._aside = Aside(Mlflow(mlflow, run.info.run_id), interval_s=INTERVAL_S)
-        return self._aside
+        return None if run is None else Aside(Mlflow(mlflow, run.info.run_id), interval_s=INTERVAL_S)
 
 
 class Mlflow:

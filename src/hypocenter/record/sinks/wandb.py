@@ -10,6 +10,7 @@ from typing import Any
 
 from hypocenter.nouns import Finding, Reading, StepRecord
 from hypocenter.record.aside import Aside
+from hypocenter.record.attached import Attached
 from hypocenter.record.catalogue import SinkStart, sink
 from hypocenter.record.finding_text import heading, markdown
 from hypocenter.record.site_table import COLUMNS, SiteTable
@@ -19,47 +20,29 @@ PREFIX = "hypocenter/"
 
 
 @sink("wandb")
-class AttachedToWandb:
-    """Attaches to `wandb.run` once there is one; a rank without one of its own is left alone.
+class AttachedToWandb(Attached):
+    """Attaches to `wandb.run` once there is one.
 
     By default numbers join the row that the program's own next `log` ends: its steps keep their numbers. A program
     that logs nothing itself asks for `wandb=rows`.
     """
 
+    to_begin = "wandb.init"
+
     def __init__(self, start: SinkStart) -> None:
         if start.where not in ("", "rows"):
             raise ValueError(f"wandb={start.where}: it is wandb or wandb=rows")
-        self._has_rows, self._ending, self._rank = start.where == "rows", start.ending, start.rank
-        self._aside: Aside | None = None
-        self._was_attached = False
+        super().__init__(start)
+        self._has_rows, self._ending = start.where == "rows", start.ending
 
-    def write(self, readings: Sequence[Reading], step: StepRecord | None) -> None:
-        """Look for the run, then have the step sent."""
-        aside = self._aside or self._attached()
-        if aside is not None:
-            aside.write(readings, step)
-
-    def finding(self, finding: Finding) -> None:
-        """Have an alert sent."""
-        if self._aside is not None:
-            self._aside.finding(finding)
-
-    def close(self) -> None:
-        """Have the tables sent; the run stays open, it is the program's."""
-        aside, self._aside = self._aside, None
-        if aside is not None:
-            aside.close()
-        elif not self._was_attached and self._rank == 0:
-            raise LookupError("the program has started no run: call wandb.init before training")
-
-    def _attached(self) -> Aside | None:
+    def attached(self) -> Aside | None:
+        """Numbers join the program's own rows, or are rows of their own."""
         wandb: Any = sys.modules.get("wandb")
         run = getattr(wandb, "run", None)
         if run is None:
             return None
-        self._aside, self._was_attached = Aside(Wandb(wandb, run, has_rows=self._has_rows)), True
         self._end_before(run)
-        return self._aside
+        return Aside(Wandb(wandb, run, has_rows=self._has_rows))
 
     def _end_before(self, run: Any) -> None:
         """Have the last numbers and findings sent before the run is finished, by the program or by the exit."""

@@ -81,7 +81,10 @@ def _cells(row: RowComparison) -> tuple[str, ...]:
     error = power(row.distance.relative) if row.distance is not None else "?"
     least = (
         "≥"
-        if row.distance is not None and row.distance.depth == "summary" and row.distance.high == float("inf")
+        if row.distance is not None
+        and row.distance.depth == "summary"
+        and row.distance.high == float("inf")
+        and error != "inf"
         else ""
     )
     return (

@@ -15,10 +15,11 @@ from hypocenter.nouns import Diagnosis, Finding, Place, Run, StepRecord
 from hypocenter.report import page, wording
 from hypocenter.report.few_rows import few_rows
 from hypocenter.report.outline import Recorded, outline
-from hypocenter.report.page.curves import pictures
+from hypocenter.report.page.curves import loss_scale, pictures
 from hypocenter.report.page.details import classes_of, details_of
 from hypocenter.report.page.diary import diary_of
 from hypocenter.report.page.document import embedded, file_text, policy, shell
+from hypocenter.report.page.lanes import lanes_of
 from hypocenter.report.page.payload import payload, replayed_scales
 from hypocenter.report.page.ranks import ranks_of
 from hypocenter.report.page.run_facts import in_a_line, run_facts
@@ -27,7 +28,15 @@ from hypocenter.report.rank_states import rank_states
 
 suffix = ".html"
 
-_SCRIPTS = ("vendor/uPlot.iife.min.js", "vendor/htm-preact-standalone.umd.js", "drawing.js", "app.js", "diary.js")
+_SCRIPTS = (
+    "vendor/uPlot.iife.min.js",
+    "vendor/htm-preact-standalone.umd.js",
+    "drawing.js",
+    "app.js",
+    "diary.js",
+    "lanes.js",
+    "curves.js",
+)
 _STYLES = ("vendor/uPlot.min.css", "style.css")
 _MOST_CARDS = 50  # a page with more is not read; the rest is counted and found in diagnosis.json
 
@@ -72,6 +81,8 @@ def render(recorded: Recording, diagnosis: Diagnosis, *, reads_source: bool = Tr
     by_bundle, classes = {piece.finding.bundle: piece.evidence for piece in pieces}, classes_of(table)
     curves = pictures(records, diagnosis.findings)
     report = outline(recorded, shown, notes=True)
+    lanes = lanes_of(records, diagnosis)
+    data, stills = payload(table, records, diagnosis, upstream, diary, replayed)
     details = [
         details_of(finding, by_bundle.get(finding.bundle), classes, reads_source=reads_source)
         for finding in shown.findings
@@ -88,6 +99,7 @@ def render(recorded: Recording, diagnosis: Diagnosis, *, reads_source: bool = Tr
         upstream=upstream,
         upstream_about=_about(upstream, first),
         diary=diary,
+        diary_still=loss_scale(records, diagnosis.findings) if diary else None,
         ranks=ranks_of(rank_states(recorded, diagnosis), diagnosis),
         version=__version__,
         run_dir=wording.clean(str(recorded.directory)),
@@ -95,7 +107,9 @@ def render(recorded: Recording, diagnosis: Diagnosis, *, reads_source: bool = Tr
         style=Markup(styles),
         scripts=[Markup(script) for script in scripts],
         policy=policy(styles, scripts),
-        data=embedded(payload(table, records, diagnosis, upstream, diary, replayed, curves)),
+        stills=stills,
+        lanes=lanes,
+        data=embedded(data | {"lanes": lanes.data if lanes else None}),
     )
 
 

@@ -114,9 +114,35 @@ def answer(
         form: the target format.
         scale: the loss scale; each step's own when None, 1 where there was none.
         phases: the ones to look at.
+        level: of the recording.
     """
+    return answers(table, records, (form,), scale=scale, phases=phases, level=level)[0]
+
+
+def answers(
+    table: pa.Table,
+    records: Iterable[tuple[int, StepRecord]],
+    forms: Sequence[Format],
+    *,
+    scale: float | None = None,
+    phases: Sequence[str] = PHASES,
+    level: str = "",
+) -> list[Answer]:
+    """The same for several formats, from one reading of the table; places are in the same order in each.
+
+    Args:
+        forms: the target formats; reductions are looked at for the first alone.
+    """
+    records = list(records)
     everything = [g for g in gather(table, records) if g.phase in phases]
     found = _best_known(everything)
+    told = [_answer(everything, found, form, scale, level) for form in forms]
+    return [replace(told[0], reductions=reductions_of(table, records, forms[0], scale, phases)), *told[1:]]
+
+
+def _answer(
+    everything: Sequence[Gathered], found: Sequence[Gathered], form: Format, scale: float | None, level: str
+) -> Answer:
     lines = _lines(found, form, scale)
     windows = _windows(found, form, lost=0.0)
     model = intersection(w for _, w in windows) if windows else None
@@ -136,7 +162,7 @@ def answer(
         windows=tuple(windows),
         largest_power=largest_power,
         lost_there=_lost_at(found, form, largest_power),
-        reductions=reductions_of(table, records, form, scale, phases),
+        reductions=(),
         notes=tuple(_notes(everything, lines, level)),
     )
 

@@ -10,10 +10,12 @@
   /** @typedef {{site: string, port: string, call: number, phase: string, op: string, dtype: string, measure: string, top: number}} Row */
   /** @typedef {Record<string, number[]>} Carried log2 of the loss scale that the values of a phase contain, per step */
   /** @typedef {{title: string, about: string, marks: [number, number][], first: number, carried: Carried, packed_meta: string, packed_codes: string}} Packed */
-  /** @typedef {{title: string, about: string, marks: [number, number][], first: number, carried: Carried, steps: number[], rows: Row[], codes: Uint8Array, from: number[], place: Map<number, number>, shift: Carried, medians: number[]}} Panel
+  /** @typedef {{title: string, about: string, marks: [number, number][], first: number, carried: Carried, steps: number[], until: number, rows: Row[], codes: Uint8Array, from: number[], place: Map<number, number>, shift: Carried, medians: number[]}} Panel
+   * `until`: last step that its last column may stand for;
    * `from`: which row of the whole panel each one is, of several the first; `place`: the other way; `shift`: bits to add to what was recorded;
    * `medians`: log2 of what each row usually is */
-  /** @typedef {{format: string, phase: string, log2Scale: number | null, find: string, depth: number}} Show `depth`: name parts that rows are merged by, 0 for none */
+  /** @typedef {{format: string, phase: string, log2Scale: number | null, find: string, depth: number | null, span: [number, number] | null}} Show
+   * `depth`: name parts that rows are merged by, 0 for none, null for what fits; `span`: first and last step shown, null for all */
   /** @typedef {{panel: number, row: number}} Pick */
 
   const DATA = JSON.parse(/** @type {HTMLElement} */ (document.getElementById("data")).textContent || "{}");
@@ -23,6 +25,7 @@
   const MOST_OFF = 8; // doublings away from its median at which a norm's colour ends
   const ABOVE = [[255, 236, 160], [254, 204, 92], [222, 158, 22], [150, 105, 0]], BELOW = [[198, 219, 239], [107, 174, 214], [49, 130, 189], [8, 69, 148]];
   const UNLIMITED = -MOST_BITS - 1; // score of a cell whose headroom is unknown: of a format without a limit
+  const MOST_LABELLED = 34; // rows that are shown with their names
   const FEW_STEPS = 3; // below this a curve over steps says nothing, and execution order is charted instead
   const VIEW_HEIGHT = 560, ROW_HEIGHT = 16, AXIS_HEIGHT = 30; // CSS pixels
   const FONT = '11.5px ui-monospace, "DejaVu Sans Mono", monospace';
@@ -35,7 +38,7 @@
     for (let i = 0; i < codes.length; i++) if (i % n) codes[i] = (codes[i] + codes[i - 1]) & 255;
     const from = meta.rows.map((/** @type {unknown} */ _, /** @type {number} */ i) => i);
     const { title, about, marks, first, carried } = packed, place = new Map(from.map((/** @type {number} */ i) => [i, i]));
-    return withMedians({ title, about, marks, first, carried, steps: meta.steps, rows: meta.rows, codes, from, place, shift: {}, medians: [] });
+    return withMedians({ title, about, marks, first, carried, steps: meta.steps, until: Infinity, rows: meta.rows, codes, from, place, shift: {}, medians: [] });
   }
 
   /** @param {Panel} panel @returns {Panel} */
@@ -54,17 +57,43 @@
     const shift = log2Scale === null ? {} : Object.fromEntries(Object.entries(panel.carried).map(([name, had]) => [name, had.map((bits) => log2Scale - bits)]));
     const fits = (/** @type {Row} */ row) => (!show.phase || row.phase === show.phase) && words.every((word) => `${row.site} ${row.port} ${row.op} ${row.phase}`.toLowerCase().includes(word));
     const chosen = panel.from.filter((r) => fits(panel.rows[r]));
-    return merged({ ...panel, shift }, chosen.length ? chosen : panel.from, show.depth);
+    const rows = chosen.length ? chosen : panel.from;
+    return cut(merged({ ...panel, shift }, rows, show.depth ?? fittingDepth(panel, rows)), show.span);
+  }
+
+  /** Name parts by which rows are merged so that every row has its name beside it; 0 if all have. @param {Panel} panel @param {number[]} chosen */
+  function fittingDepth(panel, chosen) {
+    if (chosen.length <= MOST_LABELLED) return 0;
+    const deepest = Math.max(...chosen.map((r) => panel.rows[r].site.split(".").length));
+    for (let depth = deepest - 1; depth > 1; depth--) if (groupsOf(panel, chosen, depth).size <= MOST_LABELLED) return depth;
+    return 1;
+  }
+
+  /** The columns of some steps. @param {Panel} panel @param {[number, number] | null} span @returns {Panel} */
+  function cut(panel, span) {
+    if (!span || span[1] < panel.steps[0] || span[0] > panel.steps[panel.steps.length - 1]) return panel;
+    const n = panel.steps.length, [first, last] = span;
+    const from = Math.max(0, panel.steps.findLastIndex((step) => step <= first)), to = Math.max(from, panel.steps.findLastIndex((step) => step <= last)) + 1;
+    const codes = new Uint8Array(panel.rows.length * (to - from));
+    panel.rows.forEach((_, r) => codes.set(panel.codes.subarray(r * n + from, r * n + to), r * (to - from)));
+    const marks = panel.marks.filter(([, c]) => c >= from && c < to).map(([r, c]) => /** @type {[number, number]} */ ([r, c - from]));
+    return { ...panel, steps: panel.steps.slice(from, to), until: to < n ? panel.steps[to] - 1 : Infinity, codes, marks };
+  }
+
+  /** Rows by what they are shown as: each by itself, or those of a module together; one with a finding stays alone.
+   * @param {Panel} panel @param {number[]} chosen @param {number} depth @returns {Map<string, number[]>} */
+  function groupsOf(panel, chosen, depth) {
+    const alone = new Set(panel.marks.map(([r]) => r)), groups = new Map();
+    for (const r of chosen) {
+      const { phase, site, measure } = panel.rows[r], key = depth && !alone.has(r) ? [phase, measure, ...site.split(".").slice(0, depth)].join("\n") : String(r);
+      groups.set(key, [...(groups.get(key) || []), r]);
+    }
+    return groups;
   }
 
   /** Some rows, those of one module as one: the largest magnitude of all. @param {Panel} panel @param {number[]} chosen @param {number} depth @returns {Panel} */
   function merged(panel, chosen, depth) {
-    /** @type {Map<string, number[]>} */
-    const groups = new Map(), n = panel.steps.length;
-    for (const r of chosen) {
-      const { phase, site, measure } = panel.rows[r], key = depth ? [phase, measure, ...site.split(".").slice(0, depth)].join("\n") : String(r);
-      groups.set(key, [...(groups.get(key) || []), r]);
-    }
+    const groups = groupsOf(panel, chosen, depth), n = panel.steps.length;
     const members = [...groups.values()], codes = new Uint8Array(members.length * n), rows = members.map(([r]) => panel.rows[r]);
     const isShifted = Object.keys(panel.shift).length > 0;
     members.forEach((group, i) => {
@@ -252,10 +281,10 @@
     }
   }
 
-  /** @param {{panel: Panel, selected: number, format: string, pick: (row: number) => void, open: (row: number) => void}} props */
-  function Heat({ panel, selected, format, pick, open }) {
+  /** @param {{panel: Panel, selected: number, format: string, pick: (row: number) => void, open: (row: number) => void, zoom: (span: [number, number] | number) => void}} props `zoom`: to steps from and to, or by a factor */
+  function Heat({ panel, selected, format, pick, open, zoom }) {
     const box = useRef(), canvas = useRef(), [width, theme] = useLayout(box);
-    const [tip, setTip] = useState(null), [scroll, setScroll] = useState(0);
+    const [tip, setTip] = useState(null), [scroll, setScroll] = useState(0), [drag, setDrag] = useState(null);
     const geo = useMemo(() => geometry(panel, width - 2), [panel, width]);
     useEffect(() => {
       if (width < 50) return;
@@ -295,7 +324,15 @@
         }
       return best;
     };
+    const columnAt = (/** @type {MouseEvent} */ event) => Math.min(geo.m - 1, Math.max(0, Math.floor((event.offsetX - geo.label) / geo.cell)));
+    const dragged = (/** @type {MouseEvent} */ event) => {
+      setDrag(null);
+      const ends = drag && [drag.from, columnAt(event)].sort((a, b) => a - b);
+      if (!ends || Math.abs(event.offsetX - drag.x) < 6 || ends[0] === ends[1]) { const cell = cellAt(event); return cell && pick(cell.r); }
+      zoom([panel.steps[ends[0]], panel.steps[ends[1]]]);
+    };
     const hover = (/** @type {MouseEvent} */ event) => {
+      if (drag) return setDrag({ ...drag, to: columnAt(event) });
       const cell = cellAt(event);
       if (!cell) return setTip(null);
       const bounds = box.current.getBoundingClientRect();
@@ -306,13 +343,15 @@
       const step = /** @type {Record<string, number>} */ ({ ArrowDown: 1, ArrowUp: -1, PageDown: 20, PageUp: -20, Home: -geo.n, End: geo.n })[event.key];
       if (step) { event.preventDefault(); pick(Math.min(geo.n - 1, Math.max(0, selected + step))); }
       if (event.key === "Enter") open(selected);
+      if (event.key === "+" || event.key === "-") zoom(event.key === "+" ? 0.5 : 2);
     };
     const row = tip && panel.rows[tip.r];
     return html`<div class="heat" ref=${box}>
       <div class="view" onScroll=${(/** @type {any} */ e) => { setScroll(e.target.scrollTop); setTip(null); }}><canvas ref=${canvas} tabIndex="0" role="slider" aria-orientation="vertical" aria-valuemin="0" aria-valuemax=${geo.n - 1} aria-valuenow=${selected} aria-valuetext=${nameOf(panel.rows[selected])} aria-label=${`${panel.title}: ${geo.n} rows, ${geo.m} steps`}
         onDblClick=${(/** @type {MouseEvent} */ e) => { const cell = cellAt(e); if (cell) open(cell.r); }}
-        onMouseMove=${hover} onMouseLeave=${() => setTip(null)} onKeyDown=${key}
-        onClick=${(/** @type {MouseEvent} */ e) => { const cell = cellAt(e); if (cell) pick(cell.r); }}></canvas>
+        onMouseMove=${hover} onMouseLeave=${() => { setTip(null); setDrag(null); }} onKeyDown=${key}
+        onMouseDown=${(/** @type {MouseEvent} */ e) => { if (e.button === 0) setDrag({ from: columnAt(e), to: columnAt(e), x: e.offsetX }); }} onMouseUp=${dragged}></canvas>
+        ${drag && drag.from !== drag.to && html`<div class="dragged" style=${{ left: `${geo.label + Math.min(drag.from, drag.to) * geo.cell}px`, width: `${(Math.abs(drag.to - drag.from) + 1) * geo.cell}px`, height: `${geo.height - AXIS_HEIGHT}px` }}></div>`}
         ${geo.scrolls && html`<div style=${{ height: `${geo.plotHeight + AXIS_HEIGHT - VIEW_HEIGHT}px` }}></div>`}</div>
       ${tip && html`<div class="tip" style=${{ left: `${tip.x}px`, top: `${tip.y}px` }}>
         <b class="mono">${shortened(row.site || "(model)", 120)}</b> <span class="mono">${portOf(row)}</span>
@@ -322,7 +361,7 @@
   }
 
   /** Columns of the steps at which something was found. @param {Panel} panel @returns {number[]} */
-  const foundAt = (panel) => [...new Set(DATA.finding_steps.map((/** @type {number} */ step) => panel.steps.findLastIndex((at) => at <= step)))].filter((c) => c >= 0);
+  const foundAt = (panel) => [...new Set(DATA.finding_steps.filter((/** @type {number} */ step) => step <= panel.until).map((/** @type {number} */ step) => panel.steps.findLastIndex((at) => at <= step)))].filter((c) => c >= 0);
 
   /** What to chart for the picked row: over steps, or with few steps over execution order.
    * @param {Panel} panel @param {number} selected */
@@ -387,15 +426,17 @@
   /** @param {number[][]} colours */
   const ramp = (colours) => `linear-gradient(90deg, ${colours.map((c) => `rgb(${c.join(" ")})`).join(", ")})`;
 
-  /** What to show of the map below. @param {{panel: Panel, view: Panel, show: Show, set: (change: object) => void}} props `panel`: with all its rows */
-  function Controls({ panel, view, show, set }) {
+  /** What to show of the map below. @param {{panel: Panel, view: Panel, show: Show, set: (change: object) => void, zoom: (factor: number) => void}} props `panel`: with all its rows */
+  function Controls({ panel, view, show, set, zoom }) {
     const phases = [...new Set(panel.rows.map((row) => row.phase))], deepest = Math.min(6, Math.max(...panel.rows.map((row) => row.site.split(".").length)));
     const depths = Array.from({ length: deepest }, (_, i) => i + 1);
-    const isFound = !show.find || view.rows.length < panel.rows.length || show.depth > 0;
+    const depth = show.depth ?? fittingDepth(panel, panel.from), isFound = !show.find || view.rows.length < panel.rows.length || depth > 0;
+    const m = panel.steps.length, span = show.span || [panel.steps[0], panel.steps[m - 1]];
+    const ends = (/** @type {number} */ at, /** @type {any} */ e) => { const step = Number(e.target.value); set({ span: at ? [Math.min(span[0], step), step] : [step, Math.max(span[1], step)] }); };
     return html`<div class="controls">
       <label>find <input type="search" value=${show.find} placeholder="module, operator" onInput=${(/** @type {any} */ e) => set({ find: e.target.value })} /></label>
       ${!isFound && html`<span role="status">no row fits: all are shown</span>`}
-      ${panel.rows.length > 1 && html`<label>one line for <select value=${String(show.depth)} onChange=${(/** @type {any} */ e) => set({ depth: Number(e.target.value) })} aria-label="fold">
+      ${panel.rows.length > 1 && html`<label>one line for <select value=${String(depth)} onChange=${(/** @type {any} */ e) => set({ depth: Number(e.target.value) })} aria-label="fold">
         <option value="0">each row</option>
         ${depths.map((n) => html`<option value=${String(n)}>each module, ${n === 1 ? "outermost" : `${n} levels deep`}</option>`)}
       </select></label>`}
@@ -412,6 +453,10 @@
         <option value="">as recorded</option>
         ${SCALES.map((bits) => html`<option value=${String(bits)}>${bits ? `2^${bits}` : "1, taken out"}, as a what-if</option>`)}
       </select></span>`}
+      ${m > FEW_STEPS && html`<span>steps <input type="number" class="step" aria-label="first step" min=${panel.steps[0]} max=${panel.steps[m - 1]} value=${span[0]} onChange=${(/** @type {any} */ e) => ends(0, e)} /> to
+        <input type="number" class="step" aria-label="last step" min=${panel.steps[0]} max=${panel.steps[m - 1]} value=${span[1]} onChange=${(/** @type {any} */ e) => ends(1, e)} />
+        <button type="button" title="fewer steps, around the finding; or drag over the map" aria-label="zoom in" onClick=${() => zoom(0.5)}>+</button><button type="button" aria-label="zoom out" onClick=${() => zoom(2)}>−</button>
+        ${show.span && html`<button type="button" onClick=${() => set({ span: null })}>all steps</button>`}</span>`}
     </div>`;
   }
 
@@ -427,7 +472,7 @@
       <span><span class="swatch"></span>not recorded</span>
       <span>box, and ▲ at the steps: a finding; red without a box followed from it, or was masked away later</span>
       ${hasValues && html`<span class="assumed">Headroom is counted ${assumed(view, show.format, show.log2Scale)}.</span>`}
-      ${show.depth > 0 && html`<span class="assumed">A line is the largest of its module; Enter or a double click opens it.</span>`}</div>`;
+      ${view.rows.some((row) => / rows$/.test(row.port)) && html`<span class="assumed">A line is the largest of its module; Enter or a double click opens it.</span>`}</div>`;
   }
 
   /** Let the rows of the static table choose what is charted. @param {(pick: Pick) => void} pick */
@@ -444,48 +489,38 @@
 
   function App() {
     const [panels, setPanels] = useState(null), [error, setError] = useState("");
-    const [picked, pick] = useState(DATA.first), [show, setShow] = useState({ format: "own", phase: "", log2Scale: null, find: "", depth: 0 });
+    const [picked, pick] = useState(DATA.first), [show, setShow] = useState({ format: "own", phase: "", log2Scale: null, find: "", depth: null, span: null });
     const set = (/** @type {object} */ change) => setShow((/** @type {object} */ before) => ({ ...before, ...change }));
     useEffect(() => {
       Promise.all(DATA.panels.map(unpack)).then(setPanels, (reason) => setError(String(reason)));
-      wireTable((target) => { pick(target); set({ phase: "", find: "", depth: 0 }); });
+      wireTable((target) => { pick(target); set({ phase: "", find: "", depth: 0, span: null }); });
     }, []);
+    useEffect(() => { if (panels) document.documentElement.classList.add("drawn"); }, [panels]);
     const views = useMemo(() => (panels || []).map((/** @type {Panel} */ panel) => viewOf(panel, show)), [panels, show]);
     if (error) return html`<p class="remark">the charts cannot be drawn: ${error} (a browser of 2023 or later is needed)</p>`;
     if (!panels) return null;
     return html`${panels.map((/** @type {Panel} */ panel, /** @type {number} */ index) => {
       const view = views[index], wanted = view.place.get(picked.panel === index ? picked.row : panel.first);
       const selected = wanted ?? (view.marks.length ? view.marks[0][0] : 0);
-      const open = (/** @type {number} */ row) => { pick({ panel: index, row: view.from[row] }); if (show.depth) set({ depth: 0, find: view.rows[row].site.replace(/\.?\*$/, "") }); };
+      const open = (/** @type {number} */ row) => { pick({ panel: index, row: view.from[row] }); if (/ rows$/.test(view.rows[row].port)) set({ depth: null, find: view.rows[row].site.replace(/\.?\*$/, "") }); };
+      const zoom = (/** @type {[number, number] | number} */ to) => set({ span: Array.isArray(to) ? to : zoomed(panel, view, to) });
       return html`<section class="panel" key=${index}><div class="panel-head"><h2>${panel.title}</h2><span class="mute small">${panel.about}</span></div>
-        <${Controls} panel=${panel} view=${view} show=${show} set=${set} />
-        <div class="split"><div><${Heat} panel=${view} selected=${selected} format=${show.format} open=${open} pick=${(/** @type {number} */ row) => pick({ panel: index, row: view.from[row] })} />
+        <${Controls} panel=${panel} view=${view} show=${show} set=${set} zoom=${zoom} />
+        <div class="split"><div><${Heat} panel=${view} selected=${selected} format=${show.format} open=${open} zoom=${zoom} pick=${(/** @type {number} */ row) => pick({ panel: index, row: view.from[row] })} />
         <${Legend} view=${view} show=${show} /></div><${Line} panel=${view} selected=${selected} format=${show.format} /></div></section>`;
     })}`;
   }
 
-  /** Values under the pointer on the curves, which are pictures: hypocenter.report.page.curves. */
-  function wireCurves() {
-    document.querySelectorAll("figure.over-steps").forEach((figure, index) => {
-      const curves = DATA.curves[index], svg = /** @type {Element} */ (figure.querySelector("svg")), tip = /** @type {HTMLElement} */ (figure.querySelector(".tip"));
-      const [first, last, left, right, width] = JSON.parse(figure.getAttribute("data-axis") || "[]");
-      svg.addEventListener("pointermove", (event) => {
-        const box = svg.getBoundingClientRect(), x = (/** @type {PointerEvent} */ (event).clientX - box.left) / box.width;
-        const step = first + ((x * width - left) / (right - left)) * (last - first);
-        tip.hidden = step < first - 0.5 || step > last + 0.5;
-        tip.style.left = `${Math.min(x * box.width + 12, box.width - 150)}px`;
-        tip.textContent = curves.map((/** @type {any} */ curve) => {
-          const at = curve.steps.reduce((/** @type {number} */ best, /** @type {number} */ s, /** @type {number} */ i) => (Math.abs(s - step) < Math.abs(curve.steps[best] - step) ? i : best), 0);
-          return `step ${curve.steps[at]}${curve.name ? `, ${curve.name}` : ""}: ${curve.values[at] === null ? "–" : short(curve.values[at])}`;
-        }).join("\n");
-      });
-      svg.addEventListener("pointerleave", () => { tip.hidden = true; });
-    });
+  /** The steps to show next, around the first finding of those that are shown, or their middle; null for all.
+   * @param {Panel} panel @param {Panel} view @param {number} factor @returns {[number, number] | null} */
+  function zoomed(panel, view, factor) {
+    const [first, last] = [panel.steps[0], panel.steps[panel.steps.length - 1]], [a, b] = [view.steps[0], view.steps[view.steps.length - 1]];
+    const at = view.marks.length ? view.marks[0][1] : foundAt(view)[0], middle = at === undefined ? (a + b) / 2 : view.steps[at], half = Math.max(1, ((b - a) * factor) / 2);
+    const from = Math.max(first, Math.round(middle - half)), to = Math.min(last, Math.round(middle + half));
+    return from === first && to === last ? null : [from, to];
   }
 
   page.scaleText = scaleText; // for diary.js
-  wireCurves();
   const root = /** @type {HTMLElement} */ (document.getElementById("app"));
-  root.replaceChildren();
   render(html`<${App} />`, root);
 })();

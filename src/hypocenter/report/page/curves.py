@@ -5,6 +5,7 @@ Each has a title with its unit, axes, a legend, a mark at each finding and a sha
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ class Picture:
 
     title: str
     svg: Markup
-    axis: list[int]  # first and last step, where they are drawn, and the width of it all
+    axis: str  # JSON: how curves.js reads values back from the picture
     curves: tuple[Curve, ...]
     legend: tuple[tuple[str, str], ...]  # (class of the swatch, meaning)
 
@@ -54,7 +55,7 @@ class _Axis:
     def y(self, value: float) -> float:
         low, high, at = (map(math.log, (self.low, self.high, value))) if self.is_log else (self.low, self.high, value)
         share = (at - low) / (high - low) if high > low else 0.5
-        return round(_TOP + (HEIGHT - _TOP - _BOTTOM) * (1 - share), 1)
+        return round(_TOP + (HEIGHT - _TOP - _BOTTOM) * (1 - share), 2)
 
 
 def pictures(records: Sequence[tuple[int, StepRecord]], findings: Sequence[Finding]) -> list[Picture]:
@@ -75,9 +76,20 @@ def pictures(records: Sequence[tuple[int, StepRecord]], findings: Sequence[Findi
     return found
 
 
+def loss_scale(records: Sequence[tuple[int, StepRecord]], findings: Sequence[Finding]) -> Picture | None:
+    """The loss scale over the steps: the chart of a page's diary where no script runs."""
+    job = of_job(records)
+    curve = _curve("", job, lambda record: record.loss_scale)
+    return _picture("Loss scale", [curve], job, findings) if len(job) > 1 and any(curve.values) else None
+
+
 _QUANTITIES: tuple[tuple[str, Callable[[StepRecord], float | None], bool], ...] = (
     ("Loss", lambda record: record.loss, True),
-    ("Gradient norm (L2, before clipping)", lambda record: record.grad_norm, True),
+    (
+        "Gradient norm (L2, before clipping)",
+        lambda record: None if was_skipped_by_scaler(record) else record.grad_norm,
+        True,
+    ),
     ("Learning rate", lambda record: record.lr, False),
 )
 
@@ -85,7 +97,7 @@ _QUANTITIES: tuple[tuple[str, Callable[[StepRecord], float | None], bool], ...] 
 def _curve(name: str, rows: Sequence[StepRecord], of: Callable[[StepRecord], float | None]) -> Curve:
     stride = max(1, math.ceil(len(rows) / MOST_POINTS))
     kept = sorted(rows, key=lambda record: record.step)[::stride]
-    values = (None if was_skipped_by_scaler(record) else of(record) for record in kept)
+    values = map(of, kept)
     finite = tuple(float(f"{v:.6g}") if v is not None and math.isfinite(v) else None for v in values)
     return Curve(name=name, steps=tuple(record.step for record in kept), values=finite)
 
@@ -114,7 +126,20 @@ def _picture(title: str, curves: Sequence[Curve], job: Sequence[StepRecord], fin
     return Picture(
         title=title + (" (log scale)" if is_log else ""),
         svg=Markup(svg),
-        axis=[first, last, _LEFT, WIDTH - _RIGHT, WIDTH],
+        axis=json.dumps(
+            {
+                "first": first,
+                "last": last,
+                "left": _LEFT,
+                "right": WIDTH - _RIGHT,
+                "width": WIDTH,
+                "top": _TOP,
+                "bottom": HEIGHT - _BOTTOM,
+                "low": low,
+                "high": high,
+                "isLog": is_log,
+            }
+        ),
         curves=tuple(curves),
         legend=tuple(legend),
     )

@@ -16,7 +16,7 @@ import gzip
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -29,9 +29,10 @@ from hypocenter.formats import LARGEST
 from hypocenter.nouns import Diagnosis, StepRecord
 from hypocenter.report import wording
 from hypocenter.report.headroom.scales import carried_scales
-from hypocenter.report.page.curves import Picture
+from hypocenter.report.page.blocks import by_block, by_span, deepest
 from hypocenter.report.page.diary import DiaryView
 from hypocenter.report.page.grid import COLUMNS, Grid, Row, grid_of
+from hypocenter.report.page.still import Still, still_of
 from hypocenter.report.page.upstream import Upstream
 
 RUN_BYTES = 1_450_000  # packed grid of the run itself: the rest of 2 MB is scripts, cards and the replay
@@ -48,19 +49,18 @@ def payload(
     upstream: Upstream | None,
     diary: DiaryView | None,
     replayed: Mapping[int, float],
-    curves: Sequence[Picture],
-) -> dict[str, Any]:
-    """Everything the scripts read, as plain JSON values.
+) -> tuple[dict[str, Any], list[Still]]:
+    """Everything the scripts read, as plain JSON values, and the maps as pictures for where no script runs.
 
     Args:
         replayed: loss scales of replayed steps (page.carried).
-        curves: that the page draws.
     """
     named = ((f.site if f.site is not None else f.param, f.port or "") for f in diagnosis.findings)
     flagged = frozenset((name, port) for name, port in named if name is not None)
     cells = table.select(COLUMNS)
     panels: list[dict[str, Any]] = []
     grids: list[Grid] = []
+    stills: list[Still] = []
     for title, is_replay, limit_bytes in (
         ("Where, in the replay", True, REPLAY_BYTES),
         ("Where and when", False, RUN_BYTES),
@@ -74,15 +74,16 @@ def payload(
             carried = carried_of(_with_ranks(table, is_replay), records, shown.steps, scales)
             panels.append(panel | {"carried": carried})
             grids.append(shown)
-    return {
+            stills.append(still_of(title, grid, _marks(grid, diagnosis)))
+    data = {
         "panels": panels,
-        "curves": [[asdict(curve) for curve in picture.curves] for picture in curves],
         "diary": diary.chart if diary else None,
         "log2_limits": {name: math.log2(limit) for name, limit in LARGEST.items()},
         "first": _first(panels),
         "finding_steps": sorted({finding.step for finding in diagnosis.findings if finding.severity != "note"}),
         "lines": [_find_line(line.site, line.port, grids) for line in upstream.lines] if upstream else [],
     }
+    return data, stills
 
 
 def _with_ranks(table: pa.Table, is_replay: bool) -> pa.Table:
@@ -209,7 +210,7 @@ def fit(grid: Grid, flagged: frozenset[tuple[str, str]], limit_bytes: int) -> tu
     """
     remarks: tuple[str, ...] = ()
     shown, packed = grid, _packed(grid, limit_bytes)
-    for depth in range(_deepest(grid) - 1, 0, -1):
+    for depth in range(deepest(grid) - 1, 0, -1):
         if packed is not None:
             break
         shown = by_block(grid, depth, flagged)
@@ -226,38 +227,6 @@ def fit(grid: Grid, flagged: frozenset[tuple[str, str]], limit_bytes: int) -> tu
     if span > 1:
         remarks = (*remarks, f"{len(grid.steps):,} steps are merged by {span:,}; each cell is the largest of its span")
     return shown, packed or "", remarks
-
-
-def by_block(grid: Grid, depth: int, flagged: frozenset[tuple[str, str]]) -> Grid:
-    """Merge rows whose sites agree in their first `depth` name parts; the cell of a block is its largest magnitude."""
-    members: dict[tuple[str, ...], list[int]] = {}
-    for index, row in enumerate(grid.rows):
-        alone = (row.site, row.port) in flagged
-        block = (str(index),) if alone else ("", row.phase, row.dtype, *row.site.split(".")[:depth])
-        members.setdefault(block, []).append(index)
-    rows, cells = [], []
-    for indices in members.values():
-        first = grid.rows[indices[0]]
-        rows.append(first if len(indices) == 1 else _block_row(first, depth, len(indices)))
-        cells.append(np.fmax.reduce(grid.absmax[indices], axis=0))
-    return replace(grid, rows=tuple(rows), absmax=np.stack(cells))
-
-
-def by_span(grid: Grid, span: int) -> Grid:
-    """Merge `span` neighbouring steps into one, named for the first; the cell is the largest magnitude."""
-    starts = np.arange(0, len(grid.steps), span)
-    return replace(
-        grid, steps=tuple(grid.steps[s] for s in starts), absmax=np.fmax.reduceat(grid.absmax, starts, axis=1)
-    )
-
-
-def _block_row(first: Row, depth: int, n_sites: int) -> Row:
-    block = ".".join(first.site.split(".")[:depth])
-    return replace(first, site=f"{block}.*", port=f"{n_sites:,} rows", op="")
-
-
-def _deepest(grid: Grid) -> int:
-    return max((row.site.count(".") + 1 for row in grid.rows), default=1)
 
 
 def _packed(grid: Grid, limit_bytes: int) -> str | None:
