@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional
@@ -82,6 +83,54 @@ def test_batch_norm_in_training(tmp_path):
     x, y = torch.randn(N, WIDTH), torch.randint(0, 3, (N,))
 
     assert found(tmp_path, model, lambda m: functional.cross_entropy(m(x), y)) == []
+
+
+class InPlace(nn.Module):
+    """Rounds to steps of a range that follows the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("top", torch.ones(()))
+
+    def follow(self, x):
+        self.top.lerp_(x.detach().abs().max(), 0.1)
+
+    def forward(self, x):
+        self.follow(x)
+        step = self.top / 127
+        return x + ((x / step).round() * step - x).detach()
+
+
+class Assigned(InPlace):
+    def follow(self, x):
+        self.top = 0.9 * self.top + 0.1 * x.detach().abs().max()
+
+
+def trained_for_quantization():
+    from torch.ao.quantization import FusedMovingAvgObsFakeQuantize
+
+    return FusedMovingAvgObsFakeQuantize()
+
+
+@pytest.mark.parametrize("made", [InPlace, Assigned, trained_for_quantization])
+def test_a_range_that_a_layer_keeps_in_a_buffer(tmp_path, made):
+    model = nn.Sequential(nn.Linear(WIDTH, 16), made(), nn.ReLU(), nn.Linear(16, 3))
+    x, y = torch.randn(N, WIDTH), torch.randint(0, 3, (N,))
+
+    assert found(tmp_path, model, lambda m: functional.cross_entropy(m(x), y)) == []
+
+
+def test_statistics_that_are_only_counted_in_a_buffer_excuse_nothing(tmp_path):
+    class Mixes(InPlace):
+        def forward(self, x):
+            self.top += 1
+            return x - x.mean(0)
+
+    model = nn.Sequential(nn.Linear(WIDTH, 16), Mixes(), nn.ReLU(), nn.Linear(16, 3))
+    x, y = torch.randn(N, WIDTH), torch.randint(0, 3, (N,))
+
+    (only,) = found(tmp_path, model, lambda m: functional.cross_entropy(m(x), y))
+    assert (only.code, only.site) == ("HC241", "1")
 
 
 def test_a_contrastive_loss_inside_the_model(tmp_path):

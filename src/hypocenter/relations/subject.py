@@ -76,6 +76,7 @@ class Ran:
         outputs: what the outermost modules gave, and what inner ones gave last.
         losses: what backward began with.
         calls: of modules, if they were to be kept.
+        buffers: of modules, as it left them, if calls were to be kept.
         read: storages of tensors that an operation was given.
         has_drawn: random numbers were drawn; not known of those of the run.
     """
@@ -83,6 +84,7 @@ class Ran:
     outputs: dict[Key, Tensor] = field(default_factory=dict[Key, Tensor])
     losses: list[Tensor] = field(default_factory=list[Tensor])
     calls: list[Call] = field(default_factory=list[Call])
+    buffers: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     read: set[int] = field(default_factory=set[int])
     has_drawn: bool = False
 
@@ -230,6 +232,7 @@ class Subject:
                     ran.outputs.update({(f"out{position}", slot): slots[slot] for slot in event.slots if slot in slots})
             ran.outputs.update(heard.last)
             ran.losses = [slots[slot] for slot in self._microbatch.roots if slot is not None]
+            ran.buffers = self._buffers() if keeps else {}
             ran.has_drawn = around.rng is not None and has_drawn(around.rng)
             then(ran)
 
@@ -243,6 +246,16 @@ class Subject:
         ran.read = self.held.read
         self._longest_s = max(self._longest_s, time.perf_counter() - began)
         return ran
+
+    def _buffers(self) -> dict[str, Tensor]:
+        """Copies of all that are not large, by name."""
+        found: dict[str, Tensor] = {}
+        for module in {each for root in self.modules for each in root.modules()}:
+            name = self.name(module)
+            for key, buffer in () if name is None else module.named_buffers(recurse=False):
+                if buffer.numel() <= ELEMENTS and not hasattr(buffer, "to_local"):
+                    found[f"{name}.{key}"] = buffer.detach().clone()
+        return found
 
     def _thinned(self, key: Key, value: Tensor) -> Tensor:
         """Every n-th value of a large one, along a dimension that is of no input: of a vocabulary, for one."""
