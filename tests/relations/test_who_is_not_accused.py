@@ -71,6 +71,33 @@ def test_a_graph(tmp_path):
     assert found(tmp_path, Net(), lambda m: functional.cross_entropy(m(x, edges), y)) == []
 
 
+def test_a_graph_whose_edges_stay_outside_of_modules(tmp_path):
+    model = nn.ModuleList([nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3)])
+    x, y = torch.randn(12, WIDTH), torch.randint(0, 3, (12,))
+    edges = torch.randint(0, 12, (2, 30))
+
+    def summed(h):
+        return h.index_add(0, edges[1], h[edges[0]])
+
+    assert found(tmp_path, model, lambda m: functional.cross_entropy(m[1](summed(m[0](summed(x)).relu())), y)) == []
+
+
+def test_places_of_labels_excuse_nothing(tmp_path):
+    class Mixes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = nn.Linear(WIDTH, 16), nn.Linear(16, 3)
+
+        def forward(self, x):
+            h = self.up(x)
+            return self.down((h - h.mean(0)).relu())
+
+    x, y = torch.randn(N, WIDTH), torch.randint(0, 3, (N,))
+
+    (only,) = found(tmp_path, Mixes(), lambda m: -m(x).log_softmax(-1)[torch.arange(N), y].mean())
+    assert only.code == "HC241"
+
+
 def test_vectors_one_by_one(tmp_path):
     model = nn.Linear(4, 2)
     states = torch.randn(5, 4)
