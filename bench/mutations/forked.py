@@ -9,7 +9,7 @@ import traceback
 from collections.abc import Callable
 from pathlib import Path
 
-TIMEOUT_S = 120
+TIMEOUT_S = 600  # a machine may be busy, and a healthy program trained for long
 
 
 def run_ranks(n: int, out: Path, config: dict[str, str], train: Callable[[], None]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from bench.spikes.kinds import Where
 from bench.spikes.programs import Batch, Program
@@ -93,7 +93,7 @@ def longer_sequences(program: Program, where: Where) -> None:
             return b | {name: torch.cat([b[name]] * 4, 1) for name in ("x", "y")}
         if b["x"].dim() == 3 and dim == 1:
             return b | {"x": torch.cat([b["x"]] * 4, 1)}
-        return {name: torch.cat([t] * 4, 0) for name, t in b.items()}
+        return _varied({name: torch.cat([t] * 4, 0) for name, t in b.items()})
 
     _from(program, where, longer)
 
@@ -103,6 +103,17 @@ def harder_mix(program: Program, where: Where) -> None:
     """Few classes, few kinds of samples in the whole batch. (One alone is a fault of the data: HC412 says so.)"""
 
     def mixed(b: Batch) -> Batch:
-        return {name: t if name == "marked" else t[torch.arange(len(t)) % 3] for name, t in b.items()}
+        return _varied({name: t if name == "marked" else t[torch.arange(len(t)) % 3] for name, t in b.items()})
 
     _from(program, where, mixed, n=1)
+
+
+def _varied(b: Batch) -> Batch:
+    """Rows that are like one another, and no copies: these are a fault of the data, of which HC411 warns."""
+    return b | {name: _near(t) for name, t in b.items() if name in ("x", "y", "other") and t.dim() > 1}
+
+
+def _near(t: Tensor) -> Tensor:
+    if t.is_floating_point():
+        return t + 0.1 * torch.randn_like(t)
+    return torch.where(torch.rand(t.shape) < 0.2, torch.randint_like(t, 40), t)

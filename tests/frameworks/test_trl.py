@@ -19,6 +19,7 @@ pytestmark = pytest.mark.slow
 
 JOB = Path(__file__).with_name("trl_job.py")
 SECONDS = 400
+AUDITED = ("--audit", "every=1")
 LINE = re.compile(r"^(?:step|weights) .*$", re.MULTILINE)
 
 
@@ -36,13 +37,13 @@ class Job:
 
 @pytest.fixture
 def train(tmp_path):
-    """Run the job plain (no level) or under `hypocenter run`, in forks that have TRL already."""
+    """Run the job plain (no level) or under `hypocenter run`, all steps audited, in forks that have TRL already."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("HYPOCENTER_")}
     env = kept | {"PYTHONPATH": str(JOB.parents[2] / "src"), "OMP_NUM_THREADS": "1", "NO_COLOR": "1"}
 
     def run(*args, level=None):
         out = tmp_path / f"{level}"
-        under = [] if level is None else ["-m", "hypocenter", "run", "--out", str(out), "--level", level]
+        under = [] if level is None else ["-m", "hypocenter", "run", "--out", str(out), "--level", level, *AUDITED]
         done = warm.run([sys.executable, *under, str(JOB), *args], env=env, timeout=SECONDS, cwd=tmp_path)
         assert done.returncode == 0, done.stderr[-3000:]
         answer = json.loads((out / "diagnosis.json").read_text()) if level else {}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 from torch.nn import functional
@@ -70,6 +71,33 @@ def test_a_graph(tmp_path):
     assert found(tmp_path, Net(), lambda m: functional.cross_entropy(m(x, edges), y)) == []
 
 
+def test_a_graph_whose_edges_stay_outside_of_modules(tmp_path):
+    model = nn.ModuleList([nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3)])
+    x, y = torch.randn(12, WIDTH), torch.randint(0, 3, (12,))
+    edges = torch.randint(0, 12, (2, 30))
+
+    def summed(h):
+        return h.index_add(0, edges[1], h[edges[0]])
+
+    assert found(tmp_path, model, lambda m: functional.cross_entropy(m[1](summed(m[0](summed(x)).relu())), y)) == []
+
+
+def test_places_of_labels_excuse_nothing(tmp_path):
+    class Mixes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.up, self.down = nn.Linear(WIDTH, 16), nn.Linear(16, 3)
+
+        def forward(self, x):
+            h = self.up(x)
+            return self.down((h - h.mean(0)).relu())
+
+    x, y = torch.randn(N, WIDTH), torch.randint(0, 3, (N,))
+
+    (only,) = found(tmp_path, Mixes(), lambda m: -m(x).log_softmax(-1)[torch.arange(N), y].mean())
+    assert only.code == "HC241"
+
+
 def test_vectors_one_by_one(tmp_path):
     model = nn.Linear(4, 2)
     states = torch.randn(5, 4)
@@ -82,6 +110,54 @@ def test_batch_norm_in_training(tmp_path):
     x, y = torch.randn(N, WIDTH), torch.randint(0, 3, (N,))
 
     assert found(tmp_path, model, lambda m: functional.cross_entropy(m(x), y)) == []
+
+
+class InPlace(nn.Module):
+    """Rounds to steps of a range that follows the batch."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("top", torch.ones(()))
+
+    def follow(self, x):
+        self.top.lerp_(x.detach().abs().max(), 0.1)
+
+    def forward(self, x):
+        self.follow(x)
+        step = self.top / 127
+        return x + ((x / step).round() * step - x).detach()
+
+
+class Assigned(InPlace):
+    def follow(self, x):
+        self.top = 0.9 * self.top + 0.1 * x.detach().abs().max()
+
+
+def trained_for_quantization():
+    from torch.ao.quantization import FusedMovingAvgObsFakeQuantize
+
+    return FusedMovingAvgObsFakeQuantize()
+
+
+@pytest.mark.parametrize("made", [InPlace, Assigned, trained_for_quantization])
+def test_a_range_that_a_layer_keeps_in_a_buffer(tmp_path, made):
+    model = nn.Sequential(nn.Linear(WIDTH, 16), made(), nn.ReLU(), nn.Linear(16, 3))
+    x, y = torch.randn(N, WIDTH), torch.randint(0, 3, (N,))
+
+    assert found(tmp_path, model, lambda m: functional.cross_entropy(m(x), y)) == []
+
+
+def test_statistics_that_are_only_counted_in_a_buffer_excuse_nothing(tmp_path):
+    class Mixes(InPlace):
+        def forward(self, x):
+            self.top += 1
+            return x - x.mean(0)
+
+    model = nn.Sequential(nn.Linear(WIDTH, 16), Mixes(), nn.ReLU(), nn.Linear(16, 3))
+    x, y = torch.randn(N, WIDTH), torch.randint(0, 3, (N,))
+
+    (only,) = found(tmp_path, model, lambda m: functional.cross_entropy(m(x), y))
+    assert (only.code, only.site) == ("HC241", "1")
 
 
 def test_a_contrastive_loss_inside_the_model(tmp_path):

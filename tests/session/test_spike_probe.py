@@ -184,6 +184,24 @@ def test_a_hard_sample_of_a_task_that_is_learned_accuses_nobody(error, severity,
     assert (finding.step, finding.cause, finding.samples, finding.severity) == (190, "bad-sample", (7,), severity)
 
 
+@pytest.mark.parametrize(("step", "severity"), [(10, "note"), (60, "warning")])
+def test_what_few_steps_were_known_of_is_no_warning(step, severity, tmp_path):
+    torch.manual_seed(0)
+    net, generator = nn.Linear(16, 1), torch.Generator().manual_seed(1)
+    optimizer = torch.optim.SGD(net.parameters(), lr=1e-6)
+    with hypocenter.watch(net, out=tmp_path / "run"):
+        for number in range(step + 2):
+            x, y = torch.randn(ROWS, 16, generator=generator), torch.randn(ROWS, 1, generator=generator)
+            if number == step:
+                y[7] = 20.0  # about ten times the usual loss
+            optimizer.zero_grad()
+            F.mse_loss(net(x), y).backward()
+            optimizer.step()
+
+    (finding,) = findings(tmp_path / "run")
+    assert (finding.step, finding.cause, finding.samples, finding.severity) == (step, "bad-sample", (7,), severity)
+
+
 def test_a_sample_is_named_where_the_loss_lays_the_batch_flat(tmp_path):
     torch.manual_seed(0)
     model = nn.Linear(16, 4)

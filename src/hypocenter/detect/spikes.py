@@ -41,6 +41,7 @@ class Jump:
     usual: float  # median of the values before it, as a magnitude
     limit: float  # above it a value is a jump
     began: float = 0.0  # median of the first values of the run, as a magnitude; 0.0: not known
+    few: float = 1.0  # times as many octaves are asked for: little was known yet
 
     @property
     def octaves(self) -> float:
@@ -110,7 +111,7 @@ class Series:
             self._n += 1.0
         self._tops[-1] = max(self._tops[-1], excess)
         if above > limit and above > 2.0 * (self._high - usual):
-            jump = Jump(value=value, usual=2.0**usual, limit=2.0 ** (usual + limit), began=self._began)
+            jump = Jump(value=value, usual=2.0**usual, limit=2.0 ** (usual + limit), began=self._began, few=few)
             self._high = height
         self._largest = max(self._largest, above)
         return jump

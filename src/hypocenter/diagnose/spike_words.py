@@ -24,7 +24,12 @@ def jumped(evidence: Evidence) -> tuple[str, ...]:
 
 def is_far(evidence: Evidence) -> bool:
     """Whether it jumped by more than what a healthy run does now and then."""
-    return abs(fact(evidence, "now") or 0.0) >= FAR * (fact(evidence, "usual") or 1.0)
+    return abs(fact(evidence, "now") or 0.0) >= far(evidence) * (fact(evidence, "usual") or 1.0)
+
+
+def far(evidence: Evidence) -> float:
+    """Times the usual; more octaves where few values were known yet, which show few of the hard batches of a run."""
+    return FAR ** (fact(evidence, "few") or 1.0)
 
 
 def rise(rates: Iterable[tuple[int, float]]) -> dict[str, float | str]:

@@ -187,16 +187,26 @@ def _confirmed(relation: Relation, trial: Trial, size: float, subject: Subject, 
         return Broken(**told, kind=type(subject.modules[-1]).__name__, what=trial.what, whom=trial.whom)
     exception = trial.exception
     trial = next((other for other in trial.otherwise if other.is_narrower), trial)
-    before = subject.run(keeps=True, way=way).calls
-    after = _with(subject, trial, keeps=True, way=way).calls
-    call, source, is_near = _first(before, after, trial, limit)
+    before = subject.run(keeps=True, way=way)
+    after = _with(subject, trial, keeps=True, way=way)
+    call, source, is_near = _first(before.calls, after.calls, trial, limit)
     name, kind = ("", "") if call is None else call.module if call.is_end else call.around
+    exception = exception or _kept_of_batch(name, before, after)
     exception = exception or next((each for each in relation.exceptions if each in kind), "")
     if is_near and "Conv" in relation.exceptions:
         exception = exception or "only places next to the padding move: a window that reaches over its edge"
     if subject.held.has_own_statistics and "BatchNorm" in kind:
         exception = "BatchNorm without averages: it mixes samples by definition"
     return Broken(**told, module=name, kind=kind, source=source, what=trial.what, whom=trial.whom, exception=exception)
+
+
+def _kept_of_batch(module: str, before: Ran, after: Ran) -> str:
+    """What this module, or one inside of it, keeps of its batch in a buffer, as a range or an average; "": nothing."""
+    for name, was in before.buffers.items():
+        now = after.buffers.get(name)
+        if name.startswith(f"{module}.") and now is not None and not (was.shape == now.shape and torch.equal(was, now)):
+            return f"it keeps a statistic of its batch in a buffer, {name.lstrip('.')}"
+    return ""
 
 
 def _where(between: tuple[Way, Way], subject: Subject, facts: Facts) -> str:

@@ -112,6 +112,7 @@ def _find_rows(subject: Subject, facts: Facts) -> None:
     elif of_model and of_model[0].tensor.dim() > 1:
         _guess_rows(facts, of_model, [each.tensor for each in shaped if _is_label(each)])
     facts.relates_rows = next((name for each in of_model if (name := _relating(each, facts.n_rows))), "")
+    facts.relates_rows = facts.relates_rows or _outside(subject, facts.n_rows)
     if facts.n_rows and not facts.is_certain and not facts.relates_rows:
         main = of_model[0].tensor
         facts.relates_rows = next((name for m in subject.modules if (name := _rows_meet(m, main))), "")
@@ -162,6 +163,16 @@ def _relating(given: Given, n: int) -> str:
         steps = tensor[1:] - tensor[:-1]
         is_group = bool((steps >= 0).all()) and bool((steps <= 1).all()) and int(tensor[0]) == 0
         return given.name if is_group and bool((steps == 0).any()) and bool((steps == 1).any()) else ""
+    return ""
+
+
+def _outside(subject: Subject, n: int) -> str:
+    """An index by which code outside of modules picks rows: in another order, or others than all; "": none does."""
+    for each in subject.given:
+        if id(each) in subject.picking and each.tensor.dim() > 0 and each.tensor.numel():
+            is_all = each.tensor.shape == (n,) and bool((each.tensor == torch.arange(n).to(each.tensor)).all())
+            if n and not is_all and bool((each.tensor >= 0).all()) and bool((each.tensor < n).all()):
+                return each.name
     return ""
 
 

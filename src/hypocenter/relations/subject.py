@@ -76,6 +76,7 @@ class Ran:
         outputs: what the outermost modules gave, and what inner ones gave last.
         losses: what backward began with.
         calls: of modules, if they were to be kept.
+        buffers: of modules, as it left them, if calls were to be kept.
         read: storages of tensors that an operation was given.
         has_drawn: random numbers were drawn; not known of those of the run.
     """
@@ -83,6 +84,7 @@ class Ran:
     outputs: dict[Key, Tensor] = field(default_factory=dict[Key, Tensor])
     losses: list[Tensor] = field(default_factory=list[Tensor])
     calls: list[Call] = field(default_factory=list[Call])
+    buffers: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     read: set[int] = field(default_factory=set[int])
     has_drawn: bool = False
 
@@ -103,6 +105,7 @@ class Subject:
     Attributes:
         held: what was held still in the last forward.
         n_forwards: how many were done.
+        picking: ids of `given` by which code outside of modules picks rows of what was computed, or adds up in them.
         running: the call of the tape that is done now, in a forward.
         without_gradient: parameters that an optimizer holds, by name, to which no gradient came.
     """
@@ -119,6 +122,8 @@ class Subject:
         self.without_gradient: Mapping[str, Tensor] = {}
         self._thinning: dict[Key, tuple[int, int]] = {}
         self.given: list[Given] = []
+        self.picking: set[int] = set()
+        self._whole: dict[int, list[int]] = {}  # by slot: places in `given` of the whole numbers that it is made of
         for position, event in replayer.events(microbatch):
             self._events[position] = self._own(position, event)
 
@@ -133,14 +138,23 @@ class Subject:
         args = tuple(replace_tensors(arg, own) for arg in event.args)
         kwargs = {key: replace_tensors(value, own) for key, value in event.kwargs.items()}
         is_of_model = event.module is not None and not self._computes_loss(event)
+        sources: list[int] | None = []  # the whole numbers that it is made of alone
         for key, value in (*enumerate(args), *kwargs.items()):
             for path, tensor in flatten(value):
+                slot, first = PLACEHOLDERS.number(tensor), len(self.given)
                 is_plain = tensor.layout == torch.strided and not hasattr(tensor, "to_local")
-                is_own = PLACEHOLDERS.number(tensor) is None and tensor is not event.was
-                if is_own and is_plain and not tensor.requires_grad:
+                if slot is None and tensor is not event.was and is_plain and not tensor.requires_grad:
                     name = f"{key}{path}" if isinstance(key, str) else f"in[{key}]{path}"
                     place = (position, f"{key}{path}")
                     self.given.append(Given(place=place, name=name, tensor=tensor, is_of_model=is_of_model))
+                whole = self._whole.get(slot, []) if slot is not None else []
+                if slot is None and tensor.dtype in (torch.int64, torch.int32):
+                    whole = [*range(first, len(self.given))]
+                if _picks_rows(event, key, path):
+                    self.picking |= {id(self.given[i]) for i in whole}
+                sources = [*sources, *whole] if sources is not None and whole else None
+        if event.module is None and sources:
+            self._whole.update(dict.fromkeys(event.slots, sources))
         return replace(event, args=args, kwargs=kwargs)
 
     def _computes_loss(self, event: Event) -> bool:
@@ -230,6 +244,7 @@ class Subject:
                     ran.outputs.update({(f"out{position}", slot): slots[slot] for slot in event.slots if slot in slots})
             ran.outputs.update(heard.last)
             ran.losses = [slots[slot] for slot in self._microbatch.roots if slot is not None]
+            ran.buffers = self._buffers() if keeps else {}
             ran.has_drawn = around.rng is not None and has_drawn(around.rng)
             then(ran)
 
@@ -244,6 +259,16 @@ class Subject:
         self._longest_s = max(self._longest_s, time.perf_counter() - began)
         return ran
 
+    def _buffers(self) -> dict[str, Tensor]:
+        """Copies of all that are not large, by name."""
+        found: dict[str, Tensor] = {}
+        for module in {each for root in self.modules for each in root.modules()}:
+            name = self.name(module)
+            for key, buffer in () if name is None else module.named_buffers(recurse=False):
+                if buffer.numel() <= ELEMENTS and not hasattr(buffer, "to_local"):
+                    found[f"{name}.{key}"] = buffer.detach().clone()
+        return found
+
     def _thinned(self, key: Key, value: Tensor) -> Tensor:
         """Every n-th value of a large one, along a dimension that is of no input: of a vocabulary, for one."""
         if key not in self._thinning:
@@ -252,6 +277,19 @@ class Subject:
             self._thinning[key] = dims[-1] if dims else 0, -(-value.numel() // ELEMENTS)
         dim, step = self._thinning[key]
         return value.detach() if step < 2 else value.detach().movedim(dim, -1)[..., ::step].movedim(-1, dim).clone()
+
+
+_PICKS = frozenset({"index_select", "index_add", "index_add_", "index_copy", "scatter_add", "scatter_add_", "gather"})
+
+
+def _picks_rows(event: Event, key: int | str, path: str) -> bool:
+    """Whether this argument of an operation tells which rows of something computed are taken, or written to."""
+    if event.module is not None or not event.args or isinstance(event.args[0], nn.Parameter):
+        return False
+    name = getattr(event.function, "__name__", "")
+    if name == "__getitem__":
+        return key == 1 and path in ("", "[0]")
+    return name in _PICKS and key != 0 and (event.args[1:2] or (event.kwargs.get("dim"),))[0] == 0
 
 
 class _Around(contextlib.ExitStack):

@@ -115,6 +115,7 @@ class SpikeProbe:
         known = base(case)
         more = {"farthest": 2.0 ** max(each.octaves for _, each in jumps)}
         more |= {"within": jump.began} if jump.is_within else {}
+        more |= {"few": jump.few} if jump.few > 1.0 else {}
         known = replace(known, facts={**known.facts, **rise(self._rates[key]), **more})
         spike = Spike(base=known, of=of, jump=jump, scale=case.loss_scale or 1.0, microbatches=case.microbatches)
         with stalling(f"step {case.step} is done again to find where it jumped"):

@@ -176,7 +176,7 @@ class Audit(audit.Audit[Context]):
                 if values is None:
                     continue
                 known = sums[index]
-                sums[index] = in_float64(values).clone() if known is None else known.add_(in_float64(values))
+                sums[index] = _copied(values) if known is None else known.add_(in_float64(values))
                 each(index, values)
         return sums
 
@@ -333,6 +333,12 @@ def _entries(pairs: Sequence[tuple[Tensor | None, Tensor | None]], least: float)
         index: Entry(used=used, made=made, dot=dot, tolerance=tolerance)
         for (index, tolerance), (used, made, dot) in zip(where, found, strict=True)
     }
+
+
+def _copied(values: Tensor) -> Tensor:
+    """In float64."""
+    found = in_float64(values)
+    return found.clone() if found is values else found
 
 
 def _to_host(numbers: Sequence[Tensor]) -> list[list[float]]:

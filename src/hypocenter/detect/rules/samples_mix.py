@@ -17,7 +17,8 @@ What to do
 
 When it is wrong
     Where samples are meant to meet: experts with a capacity over the batch, contrastive parts, graphs without a list of
-    edges. BatchNorm with averages is held at these; without averages it is told as a note.
+    edges. BatchNorm with averages is held at these; without averages it is told as a note, as is a module that keeps a
+    statistic of its batch in a buffer (a range for quantization).
 """
 
 from __future__ import annotations

@@ -7,9 +7,10 @@ What it means
 How it is decided
     The step is done again without the named rows of the batch, and with them alone; where that shows nothing, because
     the loss compares rows with each other, with them and half of the others. They are at most an eighth of the batch.
-    A jump of less than 8 times the usual stays a note: in a healthy run a hard sample makes one now and then. So does
-    one of loss and gradient up to what the run began with: a model that has learned its task to a loss of 0.01 has
-    harder samples still, and it learned from losses and gradients as large when it knew nothing.
+    A jump of less than 8 times the usual (of more where fewer than 32 steps were before it) stays a note: in a healthy
+    run a hard sample makes one now and then. So does one of loss and gradient up to what the run began with: a model
+    that has learned its task to a loss of 0.01 has harder samples still, and it learned from losses and gradients as
+    large when it knew nothing.
 
 What to do
     Look at the samples in the data set: repair or leave them out. Clipping the gradient bounds what they can do.

@@ -7,6 +7,7 @@ What it means
 How it is decided
     Walking back from what jumped, all that is larger than usual comes from this tensor of the batch, which was there
     before any operation; healthy steps that were traced before tell what is usual. No few samples make it alone.
+    A jump of less than 8 times the usual (of more where fewer than 32 steps were before it) stays a note.
 
 What to do
     Compare how this batch was made with how those before it were: its source, its normalisation, its augmentation.
@@ -20,7 +21,7 @@ from __future__ import annotations
 from hypocenter.diagnose import why
 from hypocenter.diagnose.evidence import Evidence, Verdict
 from hypocenter.diagnose.rulings import fact
-from hypocenter.diagnose.spike_words import grown, jumped, sizes
+from hypocenter.diagnose.spike_words import grown, is_far, jumped, sizes
 from hypocenter.diagnose.verdicts import cause
 
 
@@ -32,7 +33,7 @@ def decide(evidence: Evidence) -> Verdict | None:
         return None
     return Verdict(
         cause="data-shifted",
-        confidence="proven" if evidence.leaf_kind == "batch" else "likely",
+        confidence="proven" if evidence.leaf_kind == "batch" and is_far(evidence) else "likely",
         title=f"{why.leaf_name(evidence)} holds values {how}",
         why=(*jumped(evidence), *sizes(evidence)),
         limit=fact(evidence, "usual_size"),

@@ -12,7 +12,8 @@ How it is decided
     averages what it reads is never named, and a sum only if it has more terms than usual. In backward, which is linear
     in gradients, one that makes far more of too large a gradient than that explains is named too. Where no operation is
     found so, one that no healthy step had is named; that is likely only, so the jump stays a note. So does one of less
-    than 8 times the usual: in a healthy run a hard batch makes one now and then.
+    than 8 times the usual (of more where fewer than 32 steps were before it): in a healthy run a hard batch makes one
+    now and then.
 
 What to do
     Look at the operands that are shown: a small divisor needs a floor, a root an epsilon inside, a temperature a bound.
@@ -28,7 +29,7 @@ from hypocenter.diagnose.evidence import Evidence, Verdict
 from hypocenter.diagnose.numbers import short
 from hypocenter.diagnose.operators import subject
 from hypocenter.diagnose.rulings import fact
-from hypocenter.diagnose.spike_words import FAR, grown, is_far, jumped, sizes, times
+from hypocenter.diagnose.spike_words import far, grown, is_far, jumped, sizes, times
 from hypocenter.diagnose.verdicts import cause
 
 
@@ -39,7 +40,9 @@ def decide(evidence: Evidence) -> Verdict | None:
     if origin is None or evidence.leaf is not None:
         return None
     size, usual = fact(evidence, "size"), fact(evidence, "usual_size")
-    has_gone_far = is_far(evidence) or (fact(evidence, "farthest") or 0.0) >= FAR  # of the loss, or of the gradient
+    has_gone_far = is_far(evidence) or (fact(evidence, "farthest") or 0.0) >= far(
+        evidence
+    )  # of the loss, or of the gradient
     return Verdict(
         cause="exploding-gain",
         confidence="proven" if usual is not None and has_gone_far else "likely",

@@ -15,7 +15,8 @@ What to do
 
 When it is wrong
     Where samples are meant to be compared: contrastive losses inside the model, experts with a capacity, graphs. What
-    is recognised as such is a note. BatchNorm in training is held at its averages.
+    is recognised as such is a note, also what a module keeps of its batch in a buffer (a range for quantization).
+    BatchNorm in training is held at its averages.
 """
 
 from __future__ import annotations

@@ -311,9 +311,10 @@ def _on_host(values: Sequence[Tensor | float]) -> list[Array]:
         where = [i for i, each in enumerate(values) if isinstance(each, Tensor) and (each.device, each.dtype) == kind]
         parts = [cast("Tensor", values[i]).detach() for i in where]
         host = torch.cat(parts).cpu().double().numpy()
-        ends = np.cumsum([part.numel() for part in parts])
-        for i, part in zip(where, np.split(host, ends[:-1]), strict=True):
-            found[i] = part
+        end = 0
+        for i, part in zip(where, parts, strict=True):
+            start, end = end, end + part.numel()
+            found[i] = host[start:end]
     return found
 
 
@@ -360,14 +361,17 @@ def _compared_together(
     for name, made in predicted.state.items():
         if name in now:
             units[name] = _units(now[name] - made.exact, made.unit, state_dtype)
-    ends = np.cumsum(sizes)
-    for case, end, size in zip(cases, ends, sizes, strict=True):
-        here = slice(end - size, end)
-        worst = {name: float(np.max(values[here])) for name, values in units.items()}
+    starts = np.cumsum([0, *sizes[:-1]])
+    most = {name: np.maximum.reduceat(values, starts).tolist() for name, values in units.items()}
+    is_finite = np.logical_and.reduce([np.isfinite(v) for v in (*now.values(), meant) if v.shape == meant.shape])
+    known = np.logical_and.reduceat(is_finite, starts)
+    for i, (case, start, size) in enumerate(zip(cases, starts, sizes, strict=True)):
+        worst = {name: values[i] for name, values in most.items()}
         if STEP in case.was and STEP in case.now and case.now[STEP][0] != case.was[STEP][0] + 1:
             worst[STEP] = math.inf
-        is_known = all(np.isfinite(values[here]).all() for values in [*now.values(), meant])
-        yield _Off(units=worst, factor=_factor(meant[here], done[here])) if is_known else None
+        here = slice(start, start + size)
+        factor = _factor(meant[here], done[here]) if max(worst.values()) > ALLOWED else 1.0
+        yield _Off(units=worst, factor=factor) if known[i] else None
 
 
 def _units(apart: Array, unit: Array, dtype: str) -> Array:
