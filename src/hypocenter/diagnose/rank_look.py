@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,24 +23,13 @@ from hypocenter.detect.replica_rows import BATCH_PREFIX, UNWRAPPED
 from hypocenter.detect.step_columns import StepColumns
 from hypocenter.detect.window import KEPT_RECORDS
 from hypocenter.nouns import Finding, Reading, StepRecord
+from hypocenter.record.reader import RecordedRun
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 # ports that begin so are for rules over ranks alone
 OVER_RANKS = ("replica", "grad_local", "grad_reduced", "grad_made", "grad_used")
-
-
-class Walked(Protocol):
-    """A recording whose ranks can be walked (hypocenter.record.reader)."""
-
-    def walk(self, rank: int, take: Callable[[Any], Any]) -> pa.Table | None:
-        """Rows kept of one rank, batch by batch."""
-        ...
-
-    def record_table(self, rank: int) -> pa.Table:
-        """Its step records."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -135,7 +124,7 @@ def _near_limit(columns: Columns) -> Bools:
 
 
 def look_at(
-    recorded: Walked,
+    recorded: RecordedRun,
     rank: int,
     engine: Engine,
     *,

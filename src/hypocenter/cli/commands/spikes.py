@@ -12,6 +12,7 @@ from hypocenter.cli.damage import tell_damage
 from hypocenter.cli.output_file import refuse_existing, write_file
 from hypocenter.cli.say import say
 from hypocenter.diagnose.judged_evidence import load
+from hypocenter.diagnose.records import Records
 from hypocenter.diagnose.spike_list import answer
 from hypocenter.record.reader import open_run
 from hypocenter.report.screen import screen_of, write
@@ -36,8 +37,7 @@ def command(run: Path, format_name: str, export: Path | None, force: bool) -> in
     refuse_existing(export, "list", flag="--export", force=force)
     recording = open_run(run)
     pieces = load(recording.evidence_files(), recording.directory).found
-    records = {(rank, record.step): record for rank, record in recording.step_records()}
-    found = answer(recording.run.name, records, pieces)
+    found = answer(recording.run.name, Records.of(recording), pieces)
     if format_name == "terminal":
         write(sys.stdout, render(found, screen_of(sys.stdout)))
     else:
