@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from hypocenter.diagnose.group import FORECAST, OF_THE_SCALE, TOLD_WHOLE, Group
 from hypocenter.diagnose.judged_evidence import JudgedEvidence
-from hypocenter.diagnose.numbers import counted, listed
+from hypocenter.diagnose.numbers import listed
 from hypocenter.diagnose.records import Records
 from hypocenter.diagnose.why import place
+from hypocenter.in_words import counted
 from hypocenter.nouns import Finding
 
 _SHOWN = 8  # numbers of steps or ranks that a sentence lists

@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import pyarrow.compute as pc
+
 from hypocenter.detect import engine, group_engine
 from hypocenter.detect.misuse import STILL, TRAINED
 from hypocenter.detect.spikes import Series
@@ -24,10 +26,9 @@ from hypocenter.diagnose import deaths, executors, verdicts
 from hypocenter.diagnose.deaths import jobs_of
 from hypocenter.diagnose.executors import Task
 from hypocenter.diagnose.fold import SPIKE, fold
-from hypocenter.diagnose.group import Folded
+from hypocenter.diagnose.group import Folded, told_under
 from hypocenter.diagnose.handed_on import from_before, from_behind, is_received
 from hypocenter.diagnose.judged_evidence import JudgedEvidence, RunEvidence, judged_piece, load
-from hypocenter.diagnose.numbers import counted
 from hypocenter.diagnose.panels import arrow, of_ranks, panels_of
 from hypocenter.diagnose.partial import Partial
 from hypocenter.diagnose.ranks import together, with_device
@@ -35,6 +36,7 @@ from hypocenter.diagnose.records import Records
 from hypocenter.diagnose.rows import holds_values
 from hypocenter.diagnose.rows_by_step import RowsByStep
 from hypocenter.diagnose.spike_words import BEFORE, RISE, rose
+from hypocenter.in_words import counted
 from hypocenter.nouns import Diagnosis, Finding, Place, Status, StepRecord
 from hypocenter.record.reader import RecordedRun
 
@@ -233,8 +235,6 @@ def _in_rows(recorded: RecordedRun) -> list[str]:
 
 def _of(phase: str) -> Any:
     def where(table: Any) -> Any:
-        import pyarrow.compute as pc
-
         return pc.equal(table["phase"], arrow(phase))
 
     return where
@@ -275,15 +275,8 @@ def _told(piece: JudgedEvidence, maker: int) -> JudgedEvidence:
 # its parameter without one.
 def with_laws(folded: Sequence[Folded]) -> tuple[Folded, ...]:
     """The same findings; laws that another one explains are told in its `then`."""
-    under: dict[int, list[Finding]] = {}
-    kept: list[Folded] = []
-    for each in folded:
-        leader = _leader(each.finding, folded) if each.finding.code in (*LAWS, REPLICAS) else None
-        if leader is None:
-            kept.append(each)
-        else:
-            under.setdefault(id(leader), []).append(each.finding)
-    return tuple(_with(each, under.get(id(each), ())) for each in kept)
+    by = (*LAWS, REPLICAS)
+    return told_under(folded, lambda each: _leader(each.finding, folded) if each.finding.code in by else None, _with)
 
 
 def _leader(law: Finding, folded: Sequence[Folded]) -> Folded | None:
@@ -315,8 +308,6 @@ def _is_seen_later(other: Finding, law: Finding) -> bool:
 
 
 def _with(leader: Folded, laws: Sequence[Finding]) -> Folded:
-    if not laws:
-        return leader
     finding = leader.finding
     began = min((law for law in laws if law.step < finding.step), key=lambda law: law.step, default=None)
     if began is not None:

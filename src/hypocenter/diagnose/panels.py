@@ -16,6 +16,7 @@ from functools import lru_cache, reduce
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hypocenter.detect.group_engine import GroupReads
 from hypocenter.detect.panel import JobHistory, Panel
@@ -62,8 +63,6 @@ def panels_of(
 
 def of_ranks(table: Any, reads: Collection[GroupReads]) -> Any:
     """Which rows of a table or batch rules over ranks ask for, computed on columns."""
-    import pyarrow.compute as pc
-
     columns: dict[GroupReads, Callable[[], Any]] = {
         "digest": lambda: pc.is_valid(table["digest"]),
         "comm": lambda: pc.equal(table["phase"], arrow("comm")),

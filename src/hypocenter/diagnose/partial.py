@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from hypocenter.detect.columns import Bools, Columns
 from hypocenter.detect.engine import Engine
@@ -24,8 +26,6 @@ from hypocenter.diagnose.rank_look import RankLook, look_at
 from hypocenter.record.reader import RecordedRun
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from hypocenter.detect.step_columns import StepColumns
 
 MANY_RANKS = 16  # from here on rows that tell nothing new are left out
@@ -93,9 +93,6 @@ def thinned(kept: pa.Table, records: StepColumns) -> pa.Table:
         kept: the rows for rules over one rank.
         records: of its steps.
     """
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     is_norm = pc.and_(pc.equal(kept["phase"], arrow("grad")), pc.equal(kept["port"], arrow("grad")))
     is_norm = pc.and_(is_norm, pc.equal(kept["n_hist"], arrow(0)))
     at = np.flatnonzero(is_norm.to_numpy(zero_copy_only=False))
@@ -150,8 +147,6 @@ class Beside:
 
     def table(self) -> pa.Table:
         """The rows, with their rank and words as they are."""
-        import pyarrow as pa
-
         from hypocenter.record.reader import with_rank
         from hypocenter.record.schema import READINGS
 
@@ -160,6 +155,4 @@ class Beside:
 
 
 def _arrow(rows: Bools) -> pa.Array:
-    import pyarrow as pa
-
     return pa.array(rows)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
 
 from hypocenter.detect.batch_series import BatchSeries
 from hypocenter.detect.columns import Bools, Columns, Ints
@@ -24,9 +24,6 @@ from hypocenter.detect.step_columns import StepColumns
 from hypocenter.detect.window import KEPT_RECORDS
 from hypocenter.nouns import Finding, Reading, StepRecord
 from hypocenter.record.reader import RecordedRun
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 # ports that begin so are for rules over ranks alone
 OVER_RANKS = ("replica", "grad_local", "grad_reduced", "grad_made", "grad_used")
@@ -142,8 +139,6 @@ def look_at(
         beside: sees each batch as well.
         thin: leaves rows out that tell nothing new.
     """
-    import pyarrow as pa
-
     whole = np.zeros(0, np.int64) if whole is None else whole
     reads = frozenset(engine.reads) - {"imported"}
     walk = RankWalk(reads, whole)

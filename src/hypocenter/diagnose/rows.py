@@ -7,22 +7,20 @@ from __future__ import annotations
 
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from hypocenter.diagnose.panels import arrow
 from hypocenter.record.reader import RecordedRun
 
 
 def bad_steps(recorded: RecordedRun) -> Any:
     """Steps of an imported run in which something is not finite: all their rows are wanted, to follow it."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
     found = [pc.unique(table["step"]) for _, table in recorded.scan(_is_nonfinite) if table.num_rows]
     return pc.unique(pa.concat_arrays(found)) if found else pa.array([], pa.int64())
 
 
 def _is_nonfinite(table: Any) -> Any:
-    import pyarrow.compute as pc
-
     return pc.greater(pc.add(pc.add(table["n_nan"], table["n_posinf"]), table["n_neginf"]), arrow(0))
 
 
@@ -32,8 +30,6 @@ def holds_values(recorded: RecordedRun) -> bool:
 
 
 def _tells(table: Any) -> Any:
-    import pyarrow.compute as pc
-
     found: Any = pc.is_valid(table["min"])
     for name in ("n_nan", "n_posinf", "n_neginf"):
         found = pc.or_(found, pc.greater(table[name], arrow(0)))
