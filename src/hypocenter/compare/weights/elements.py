@@ -60,7 +60,7 @@ def coarser(a: str, b: str) -> str:
 
 def values(bits: Bits, dtype: str) -> Bits:
     """The numbers: float64 of what is floating, complex128 of complex, integers and booleans as they are."""
-    if is_floating(dtype):
+    if is_floating(dtype) or numbers_of(dtype) is not None:
         return decoded(bits, dtype)
     return bits.astype(np.complex128) if dtype.startswith("complex") else bits
 
