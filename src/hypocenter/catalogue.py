@@ -22,6 +22,7 @@ from typing import Any, Generic, TypeVar
 from hypocenter.errors import ConfigError, UnknownNameError
 
 T = TypeVar("T")
+F = TypeVar("F")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +48,15 @@ class Catalogue(Generic[T]):
         if key in self._entries:
             raise UnknownNameError(f"{key!r} is registered twice", where=self.package, fix="give it another name")
         self._entries[key] = entry
+
+    def adding(self, key: str, make: Callable[[F], T]) -> Callable[[F], F]:
+        """A decorator that adds the entry that `make` makes of what it decorates, and gives that back as it is."""
+
+        def register(decorated: F) -> F:
+            self.register(key, make(decorated))
+            return decorated
+
+        return register
 
     def load(self, plugins: Iterable[str] = ()) -> None:
         """Import the folder, the entry points and the plug-ins that have not been imported yet."""
@@ -129,6 +139,11 @@ class Catalogue(Generic[T]):
             for key in set(self._entries) - before:
                 del self._entries[key]
             self.report(name, error)
+
+
+def about(described: object) -> str:
+    """The first line of a docstring: what an entry is, for lists of them."""
+    return (described.__doc__ or "").strip().partition("\n")[0]
 
 
 def having(attribute: str) -> Callable[[str, Any], Any]:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from hypocenter.detect import group_engine
-from hypocenter.diagnose import rows
+from hypocenter.diagnose import partial
 from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.diagnose.logical_norm import grad_norms
 from hypocenter.json_answer import to_json
@@ -58,7 +58,7 @@ def test_rows_left_out_of_a_large_job_change_no_finding(
 ) -> None:
     short = diagnose(recording)
 
-    monkeypatch.setattr(rows, "MANY_RANKS", 1000)
+    monkeypatch.setattr(partial, "MANY_RANKS", 1000)
 
     assert diagnose(recording) == short
 

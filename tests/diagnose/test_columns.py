@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections import defaultdict
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -14,14 +16,20 @@ from hypothesis import strategies as st
 
 from bench.job_of_512.job import Job
 from bench.job_of_512.simulate import write_job
+from hypocenter.detect.engine import Engine
+from hypocenter.detect.group_engine import GroupEngine
 from hypocenter.diagnose import executors
-from hypocenter.diagnose.diagnosis import diagnose, found_by_rows, found_in
+from hypocenter.diagnose.diagnosis import diagnose, found_in
 from hypocenter.diagnose.executors import Task
+from hypocenter.diagnose.panels import panels_of
 from hypocenter.diagnose.partial import Partial
+from hypocenter.diagnose.records import Records
+from hypocenter.diagnose.rows_by_step import RowsByStep
 from hypocenter.errors import ConfigError
-from hypocenter.nouns import Reading, StepRecord, Summary
-from hypocenter.record.reader import open_run
+from hypocenter.nouns import Finding, Reading, StepRecord, Summary
+from hypocenter.record.reader import RecordedRun, open_run
 from hypocenter.record.run_file import start_run
+from hypocenter.record.schema import readings_from
 from hypocenter.record.writer import Writer
 
 GOLDEN = sorted(Path(__file__).resolve().parents[1].glob("golden/format-*"))
@@ -35,10 +43,25 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def is_same(run: Path) -> bool:
-    by_rows, by_columns = found_by_rows(open_run(run)), found_in(open_run(run))
-    assert list(by_rows.records) == list(by_columns.records)
-    assert by_rows.still == by_columns.still
-    return repr(by_rows.findings) == repr(by_columns.findings)
+    by_columns = found_in(open_run(run))
+    return repr(list(row_by_row(open_run(run)))) == repr(by_columns.findings)
+
+
+def row_by_row(recorded: RecordedRun) -> Iterator[Finding]:
+    """Every rule asked at every step, with all rows there are."""
+    records, checker, over_ranks = Records.of(recorded), Engine(), GroupEngine(n_ranks=len(recorded.ranks))
+    rows = RowsByStep()
+    for rank in recorded.ranks:
+        table = recorded.table(rank)
+        rows.put(table)
+        by_step: dict[int, list[Reading]] = defaultdict(list)
+        for reading in readings_from(table):
+            by_step[reading.step].append(reading)
+        for step in sorted({*by_step, *(record.step for record in records.of_rank(rank))}):
+            yield from checker.feed(rank, step, records.get(rank, step), by_step[step])
+    for panel in panels_of(rows, records, ranks=recorded.ranks, places=recorded.places):
+        yield from over_ranks.feed(panel)
+    rows.close()
 
 
 @pytest.mark.parametrize("run", GOLDEN, ids=lambda run: run.name)

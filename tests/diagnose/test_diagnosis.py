@@ -5,58 +5,17 @@ from __future__ import annotations
 import math
 import subprocess
 import sys
-from dataclasses import dataclass, field, replace
-from pathlib import Path
+from dataclasses import replace
 
-import msgspec
-import pyarrow as pa
 import pytest
 
 from hypocenter.detect import engine
 from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.diagnose.evidence import Evidence, OpFacts, Rerun, TensorFacts
-from hypocenter.nouns import Place, Reading, Remedy, Run, Source, StepRecord, Summary
-from hypocenter.record.schema import readings_batch
-from hypocenter.record.whereabouts import Whereabouts
+from hypocenter.nouns import Reading, Remedy, Run, Source, StepRecord, Summary
+from tests.diagnose.recordings import RUN, put, recording
 
 NAN = math.nan
-
-
-@dataclass
-class FakeRecording:
-    """What `record.reader.open_run` gives, filled by hand."""
-
-    directory: Path
-    rows: dict[int, list[Reading]] = field(default_factory=dict)
-    records: dict[int, list[StepRecord]] = field(default_factory=dict)
-    problems: list[str] = field(default_factory=list)
-    places: dict[int, Place] = field(default_factory=dict)
-    whereabouts: dict[int, Whereabouts] = field(default_factory=dict)
-    earlier_whereabouts: dict[int, dict[int, Whereabouts]] = field(default_factory=dict)
-    attempts: list[str] = field(default_factory=list)
-    run: Run = field(default_factory=lambda: Run(format=1, name="0412", status="finished", exit_code=0))
-
-    @property
-    def ranks(self) -> list[int]:
-        return sorted({*self.rows, *self.records}) or [0]
-
-    def table(self, rank=None) -> pa.Table:
-        chosen = self.ranks if rank is None else [rank]
-        rows = [(k, r) for k in chosen for r in self.rows.get(k, [])]
-        table = pa.Table.from_batches([readings_batch([r for _, r in rows])])
-        column = pa.field("rank", pa.int32(), nullable=False)
-        return table.append_column(column, pa.array([k for k, _ in rows], pa.int32()))
-
-    def step_records(self):
-        return [(rank, record) for rank in self.ranks for record in self.records.get(rank, [])]
-
-    def evidence_files(self):
-        return sorted((int(p.parts[-4][5:]), p) for p in self.directory.glob("rank-*/bundles/*/evidence.json"))
-
-    def put(self, evidence: Evidence, rank: int = 0) -> None:
-        folder = self.directory / f"rank-{rank:05d}" / "bundles" / f"step-{evidence.step:06d}-{evidence.trigger}"
-        folder.mkdir(parents=True)
-        (folder / "evidence.json").write_bytes(msgspec.json.encode(evidence))
 
 
 def steps(*losses, n_bad_grads=None, **more):
@@ -87,32 +46,32 @@ def overflow(step=2, **more):
 
 
 def test_healthy_run_is_healthy(tmp_path):
-    recording = FakeRecording(tmp_path, records={0: steps(3.0, 2.0, 1.0)})
+    recorded = recording(tmp_path, records={0: steps(3.0, 2.0, 1.0)})
 
-    found = diagnose(recording)
+    found = diagnose(recorded)
 
     assert (found.status, found.findings, found.n_steps, found.n_ranks) == ("healthy", (), 3, 1)
 
 
 def test_nothing_recorded_is_never_healthy(tmp_path):
-    found = diagnose(FakeRecording(tmp_path))
+    found = diagnose(recording(tmp_path))
 
     assert (found.status, found.why) == ("cannot-tell", ("no completed step was recorded",))
 
 
 def test_a_run_of_which_the_recording_switched_itself_off_is_not_called_healthy(tmp_path):
     line = "switched off after an internal error, training goes on (before_backward)"
-    recording = FakeRecording(tmp_path, records={0: steps(1.0)}, run=Run(format=1, name="r", warnings=(line,)))
+    recorded = recording(tmp_path, records={0: steps(1.0)}, run=Run(format=1, name="r", warnings=(line,)))
 
-    assert (diagnose(recording).status, diagnose(recording).why) == ("cannot-tell", (line,))
+    assert (diagnose(recorded).status, diagnose(recorded).why) == ("cannot-tell", (line,))
 
 
 def test_one_cause_is_one_finding_and_its_echoes_are_counted(tmp_path):
     losses = [1.0, 1.0, *[NAN] * 500]
-    recording = FakeRecording(tmp_path, records={0: steps(*losses, n_bad_grads=dict.fromkeys(range(2, 502), 131))})
-    recording.put(overflow())
+    recorded = recording(tmp_path, records={0: steps(*losses, n_bad_grads=dict.fromkeys(range(2, 502), 131))})
+    put(recorded, overflow())
 
-    found = diagnose(recording)
+    found = diagnose(recorded)
 
     (finding,) = found.findings
     assert found.status == "findings"
@@ -129,24 +88,25 @@ def test_one_cause_is_one_finding_and_its_echoes_are_counted(tmp_path):
 
 
 def test_the_first_verified_remedy_is_shown(tmp_path):
-    recording = FakeRecording(tmp_path, records={0: steps(1.0, 1.0, NAN)})
-    recording.put(overflow())
+    recorded = recording(tmp_path, records={0: steps(1.0, 1.0, NAN)})
+    put(recorded, overflow())
 
-    remedy = diagnose(recording).findings[0].remedy
+    remedy = diagnose(recorded).findings[0].remedy
 
     assert (remedy.action, remedy.verified) == ("fp32-island", True)
 
 
 def test_clipping_is_named_as_the_spreader(tmp_path):
-    recording = FakeRecording(tmp_path, records={0: steps(1.0, 1.0, 1.0, n_bad_grads={2: 131})})
-    recording.put(
+    recorded = recording(tmp_path, records={0: steps(1.0, 1.0, 1.0, n_bad_grads={2: 131})})
+    put(
+        recorded,
         overflow(
             trigger="nonfinite-grad", clip="clip_grad_norm_", bad_params=("energy.gain",),
             replayed_bad_params=("energy.gain",), forward_finite=True,
         )
     )  # fmt: skip
 
-    finding = diagnose(recording).findings[0]
+    finding = diagnose(recorded).findings[0]
 
     assert finding.param == "energy.gain"
     assert "1 of 131 gradients -> NaN" in finding.then
@@ -154,9 +114,9 @@ def test_clipping_is_named_as_the_spreader(tmp_path):
 
 
 def test_without_evidence_an_error_is_reported_but_the_cause_cannot_be_told(tmp_path):
-    recording = FakeRecording(tmp_path, records={0: steps(1.0, NAN, NAN, n_bad_grads={1: 9, 2: 9})})
+    recorded = recording(tmp_path, records={0: steps(1.0, NAN, NAN, n_bad_grads={1: 9, 2: 9})})
 
-    found = diagnose(recording)
+    found = diagnose(recorded)
 
     (finding,) = found.findings
     assert found.status == "cannot-tell"
@@ -166,20 +126,20 @@ def test_without_evidence_an_error_is_reported_but_the_cause_cannot_be_told(tmp_
 
 
 def test_why_there_was_no_replay_is_told(tmp_path):
-    recording = FakeRecording(tmp_path, records={0: steps(1.0, NAN)})
-    recording.put(Evidence(trigger="nonfinite-loss", step=1, forward_finite=False, why_not="the inputs were mutated"))
+    recorded = recording(tmp_path, records={0: steps(1.0, NAN)})
+    put(recorded, Evidence(trigger="nonfinite-loss", step=1, forward_finite=False, why_not="the inputs were mutated"))
 
-    found = diagnose(recording)
+    found = diagnose(recorded)
 
     assert (found.status, len(found.findings)) == ("cannot-tell", 1)
     assert found.why == ("step 1: the loss is not finite; the inputs were mutated",)
 
 
 def test_evidence_of_a_named_op_with_an_unknown_cause_is_a_finding(tmp_path):
-    recording = FakeRecording(tmp_path, records={0: steps(1.0, 1.0, NAN)})
-    recording.put(overflow(float64=Rerun(ran=True, finite=True, absmax=7.0)))
+    recorded = recording(tmp_path, records={0: steps(1.0, 1.0, NAN)})
+    put(recorded, overflow(float64=Rerun(ran=True, finite=True, absmax=7.0)))
 
-    found = diagnose(recording)
+    found = diagnose(recorded)
 
     assert (found.status, found.findings[0].cause, found.findings[0].site) == ("findings", "unknown", "block.1.ffn")
 
@@ -187,9 +147,9 @@ def test_evidence_of_a_named_op_with_an_unknown_cause_is_a_finding(tmp_path):
 def test_at_level_modules_the_first_bad_module_leads_when_there_is_no_evidence(tmp_path):
     bad = Summary(n=8, n_nan=1)
     rows = [Reading(step=1, microbatch=0, phase="forward", site="b.1", port="out[0]", order=1, module="B", summary=bad)]
-    recording = FakeRecording(tmp_path, rows={0: rows}, records={0: steps(1.0, NAN, n_bad_grads={1: 9})})
+    recorded = recording(tmp_path, rows={0: rows}, records={0: steps(1.0, NAN, n_bad_grads={1: 9})})
 
-    (finding,) = diagnose(recording).findings
+    (finding,) = diagnose(recorded).findings
 
     assert (finding.code, finding.site, finding.severity) == ("HC104", "b.1", "error")
     assert finding.then == ("loss -> NaN (step 1)", "9 gradients -> NaN (step 1)")
@@ -197,38 +157,39 @@ def test_at_level_modules_the_first_bad_module_leads_when_there_is_no_evidence(t
 
 def test_the_rank_that_can_name_the_cause_leads_and_the_others_are_listed(tmp_path):
     records = {rank: steps(1.0, 1.0, NAN, n_bad_grads={2: 131}) for rank in range(4)}
-    recording = FakeRecording(tmp_path, records=records)
+    recorded = recording(tmp_path, records=records)
     for rank in (0, 1, 2):
-        recording.put(Evidence(step=2, rank=rank, replayed=True, why_not="the replay was finite"), rank=rank)
-    recording.put(overflow(rank=3), rank=3)
+        put(recorded, Evidence(step=2, rank=rank, replayed=True, why_not="the replay was finite"), rank=rank)
+    put(recorded, overflow(rank=3), rank=3)
 
-    (finding,) = diagnose(recording).findings
+    (finding,) = diagnose(recorded).findings
 
     assert (finding.rank, finding.cause) == (3, "format-overflow")
     assert "ranks 0 to 2 -> not finite too" in finding.then
 
 
 def test_the_same_cause_at_later_steps_is_the_same_finding(tmp_path):
-    recording = FakeRecording(tmp_path, records={0: steps(1.0, NAN, 1.0, NAN, 1.0, NAN, 1.0)})
+    recorded = recording(tmp_path, records={0: steps(1.0, NAN, 1.0, NAN, 1.0, NAN, 1.0)})
     for step in (1, 3, 5):
-        recording.put(overflow(step=step))
+        put(recorded, overflow(step=step))
 
-    (finding,) = diagnose(recording).findings
+    (finding,) = diagnose(recorded).findings
 
     assert (finding.step, finding.count) == (1, 3)
     assert "the same at 2 later steps: 3, 5" in finding.then
 
 
 def test_two_causes_with_healthy_steps_between_are_two_findings_in_order(tmp_path):
-    recording = FakeRecording(tmp_path, records={0: steps(1.0, NAN, 1.0, NAN)})
+    recorded = recording(tmp_path, records={0: steps(1.0, NAN, 1.0, NAN)})
     leaf = TensorFacts(name="[features]", dtype="float32", shape=(4, 8), summary=Summary(n=32, n_nan=1))
-    recording.put(overflow(step=3))
-    recording.put(
+    put(recorded, overflow(step=3))
+    put(
+        recorded,
         Evidence(trigger="nonfinite-loss", step=1, leaf=leaf, leaf_kind="batch", replayed=True, reproduced=True,
                  chips=("NaN ×1",), indices=((1, 5),), forward_finite=False)
     )  # fmt: skip
 
-    first, second = diagnose(recording).findings
+    first, second = diagnose(recorded).findings
 
     assert (first.step, first.cause, first.phase, first.port) == (1, "bad-input", "data", "batch[features]")
     assert "batch[features] [4, 8] float32: NaN ×1, first at [1, 5]" in first.why
@@ -236,14 +197,15 @@ def test_two_causes_with_healthy_steps_between_are_two_findings_in_order(tmp_pat
 
 
 def test_a_bad_parameter_after_a_bad_step_is_a_consequence_of_it(tmp_path):
-    recording = FakeRecording(tmp_path, records={0: steps(1.0, 1.0, NAN, NAN)})
+    recorded = recording(tmp_path, records={0: steps(1.0, 1.0, NAN, NAN)})
     leaf = TensorFacts(name="head.weight", dtype="float16", summary=Summary(n=4, n_nan=4))
-    recording.put(overflow(step=2))
-    recording.put(
-        Evidence(trigger="nonfinite-loss", step=3, leaf=leaf, leaf_kind="param", replayed=True, reproduced=True)
+    put(recorded, overflow(step=2))
+    put(
+        recorded,
+        Evidence(trigger="nonfinite-loss", step=3, leaf=leaf, leaf_kind="param", replayed=True, reproduced=True),
     )
 
-    (finding,) = diagnose(recording).findings
+    (finding,) = diagnose(recorded).findings
 
     assert finding.cause == "format-overflow"
 
@@ -260,9 +222,9 @@ def test_warm_up_of_a_scaler_is_one_note_and_healthy(tmp_path):
         )
         for i in range(10)
     ]
-    recording = FakeRecording(tmp_path, records={0: skipped})
+    recorded = recording(tmp_path, records={0: skipped})
 
-    found = diagnose(recording)
+    found = diagnose(recorded)
 
     (note,) = found.findings
     assert (found.status, note.code, note.severity, note.count) == ("healthy", "HC106", "note", 6)
@@ -271,24 +233,25 @@ def test_warm_up_of_a_scaler_is_one_note_and_healthy(tmp_path):
 
 def test_an_overflow_that_became_exact_zeros_is_an_error_and_a_masked_one_a_warning(tmp_path):
     for name, zeroed, severity in (("zeros", 1.0, "error"), ("masked", 0.0, "warning")):
-        recording = FakeRecording(tmp_path / name, records={0: steps(1.0, 1.0, 1.0)})
+        recorded = recording(tmp_path / name, records={0: steps(1.0, 1.0, 1.0)})
         killer = OpFacts(index=11, op="aten.rsqrt.default" if zeroed else "aten.where.self", phase="forward", site="b")
-        recording.put(
+        put(
+        recorded,
             overflow(trigger="dead-grad", killed_by=killer, nan_maker=None, forward_finite=True,
                      replayed_bad_params=(), facts={"zeroed": zeroed})
         )  # fmt: skip
 
-        found = diagnose(recording)
+        found = diagnose(recorded)
 
         assert (found.status, found.findings[0].severity) == ("findings", severity)
         assert any(line.startswith("killed by") for line in found.findings[0].why)
 
 
 def test_an_activation_whose_overflow_nothing_proves_is_a_note(tmp_path):
-    recording = FakeRecording(tmp_path, records={0: steps(1.0, 1.0, 1.0)})
-    recording.put(overflow(trigger="nonfinite-activation", float64=Rerun(), nan_maker=None, forward_finite=True))
+    recorded = recording(tmp_path, records={0: steps(1.0, 1.0, 1.0)})
+    put(recorded, overflow(trigger="nonfinite-activation", float64=Rerun(), nan_maker=None, forward_finite=True))
 
-    assert (diagnose(recording).status, diagnose(recording).findings[0].severity) == ("healthy", "note")
+    assert (diagnose(recorded).status, diagnose(recorded).findings[0].severity) == ("healthy", "note")
 
 
 @pytest.mark.parametrize(
@@ -300,41 +263,42 @@ def test_an_activation_whose_overflow_nothing_proves_is_a_note(tmp_path):
     ids=lambda data: repr(data[:24]),
 )  # fmt: skip
 def test_hostile_evidence_is_a_note(tmp_path, data):
-    recording = FakeRecording(tmp_path, records={0: steps(1.0, NAN)})
+    recorded = recording(tmp_path, records={0: steps(1.0, NAN)})
     folder = tmp_path / "rank-00000" / "bundles" / "step-000001-nonfinite-loss"
     folder.mkdir(parents=True)
     (folder / "evidence.json").write_bytes(data)
 
-    found = diagnose(recording)
+    found = diagnose(recorded)
 
     assert [n for n in found.notes if n.startswith("the evidence in rank-00000/bundles/step-000001")]
     assert (found.status, found.findings[0].code) == ("cannot-tell", "HC102")
 
 
 def test_evidence_of_absurd_values_does_not_raise(tmp_path):
-    recording = FakeRecording(tmp_path, records={0: steps(1.0, 1.0, NAN)})
+    recorded = recording(tmp_path, records={0: steps(1.0, 1.0, NAN)})
     origin = replace(overflow().origin, op="", scalars={"dim": [10**18], "exponent": "x"})
-    recording.put(
+    put(
+        recorded,
         overflow(step=-(2**62), origin=origin, samples=(-1,) * 1000, index_shape=(2**60, 2**60), limit=0.0,
                  history=((0, 1e308), (2**60, 1e-320)), facts={"n_masked_rows": "many", "clamp_bound": "no"})
     )  # fmt: skip
 
-    assert len(diagnose(recording).findings) == 2
+    assert len(diagnose(recorded).findings) == 2
 
 
 def test_evidence_larger_than_any_real_one_is_a_note(tmp_path):
-    recording = FakeRecording(tmp_path, records={0: steps(1.0)})
+    recorded = recording(tmp_path, records={0: steps(1.0)})
     folder = tmp_path / "rank-00000" / "bundles" / "x"
     folder.mkdir(parents=True)
     (folder / "evidence.json").write_bytes(b" " * (16 << 20) + b"{}")
 
-    assert any("larger than 16 MiB" in note for note in diagnose(recording).notes)
+    assert any("larger than 16 MiB" in note for note in diagnose(recorded).notes)
 
 
 def test_what_is_missing_of_a_recording_is_noted(tmp_path):
-    recording = FakeRecording(tmp_path, records={0: steps(1.0)}, problems=["3 of 4 ranks left no recording"])
+    recorded = recording(tmp_path, records={0: steps(1.0)}, run=replace(RUN, world_size=4))
 
-    assert diagnose(recording).notes == ("3 of 4 ranks left no recording",)
+    assert diagnose(recorded).notes == ("3 of 4 ranks left no recording: 1, 2, 3",)
 
 
 def test_diagnosing_imports_no_training_framework_and_nothing_heavy():
@@ -351,7 +315,7 @@ def test_diagnosing_imports_no_training_framework_and_nothing_heavy():
 
 
 def test_a_finding_of_another_kind_is_not_folded_away(tmp_path):
-    recording = FakeRecording(tmp_path, records={0: steps(1.0, 1.0, NAN)})
+    recorded = recording(tmp_path, records={0: steps(1.0, 1.0, NAN)})
     plugin = tmp_path / "plugin.py"
     plugin.write_text(
         "from hypocenter.detect.engine import rule\n"
@@ -361,10 +325,10 @@ def test_a_finding_of_another_kind_is_not_folded_away(tmp_path):
         "    if window.step == 2:\n"
         "        yield Finding(code='TEST3', kind='data', severity='warning', title='t', step=2)\n"
     )
-    recording.put(overflow())
+    put(recorded, overflow())
 
     try:
-        found = diagnose(recording, plugins=(str(plugin),)).findings
+        found = diagnose(recorded, plugins=(str(plugin),)).findings
     finally:
         engine.CATALOGUE._entries.pop("TEST3", None)
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hypocenter.diagnose.fall import Fall, by_rank, fall_from, streaks
+from hypocenter.diagnose.fall import Fall, fall_from, streaks
 from hypocenter.nouns import StepRecord
 
 
@@ -55,9 +55,3 @@ def test_without_a_skip_or_a_scale_there_is_none():
 
 def test_streaks_are_unbroken():
     assert streaks(run(".ss.s..sss")) == [[1, 2], [4], [7, 8, 9]]
-
-
-def test_records_come_by_rank_in_order_of_steps():
-    records = {(1, 3): StepRecord(step=3), (0, 2): StepRecord(step=2), (1, 0): StepRecord(step=0)}
-
-    assert {rank: [r.step for r in found] for rank, found in by_rank(records).items()} == {0: [2], 1: [0, 3]}

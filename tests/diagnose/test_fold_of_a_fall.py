@@ -9,6 +9,7 @@ from hypocenter.diagnose.evidence import Evidence, OpFacts, Rerun, TensorFacts
 from hypocenter.diagnose.fold import fold
 from hypocenter.diagnose.judged_evidence import judged_piece
 from hypocenter.nouns import Reading, Source, StepRecord, Summary, replace
+from tests.diagnose.recordings import records_of as as_columns
 
 CULPRIT = "blocks.1.attn.qkv.weight"
 
@@ -37,7 +38,7 @@ def folded(records, *evidence):
             readings.append(Reading(**row, site=CULPRIT, port="culprit", summary=Summary(n=1, n_nan=1)))
         found += engine.feed(rank, step, record, readings)
     pieces = [judged_piece(e, rank=e.rank) for e in evidence]
-    return [f.finding for f in fold(pieces, found, records)]
+    return [f.finding for f in fold(pieces, found, as_columns(records))]
 
 
 def alarms(findings):

@@ -7,7 +7,8 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hypocenter.diagnose.numbers import above, counted, short
+from hypocenter.diagnose.numbers import above, short
+from hypocenter.in_words import counted
 
 
 def test_numbers_read_as_people_write_them():

@@ -37,14 +37,9 @@ def test_shares_that_pass_the_limit_together_are_the_cause():
     assert (second.cause, second.rank) == (first.cause, 1)
 
 
-def test_shares_of_opposite_sign_cancel_and_are_not_the_cause():
-    other = replace(SHARE, values=(-40_000.0, -39_000.0))
-
-    assert {f.cause for f in judged(evidence(0, SHARE), evidence(1, other))} == {"unknown"}
-
-
-def test_every_bad_element_must_pass_the_limit():
-    other = replace(SHARE, values=(40_000.0, 1.0))
+@pytest.mark.parametrize("values", [(-40_000.0, -39_000.0), (40_000.0, 1.0)], ids=["they cancel", "one is small"])
+def test_every_bad_element_must_pass_the_limit(values: tuple[float, float]):
+    other = replace(SHARE, values=values)
 
     assert {f.cause for f in judged(evidence(0, SHARE), evidence(1, other))} == {"unknown"}
 

@@ -3,6 +3,7 @@
 from hypocenter.diagnose.evidence import Evidence, OpFacts, Rerun, TensorFacts
 from hypocenter.diagnose.fold import fold
 from hypocenter.diagnose.judged_evidence import judged_piece
+from tests.diagnose.recordings import records_of
 
 
 def evidence(rank, op, *, received):
@@ -19,7 +20,7 @@ def test_one_finding_on_the_rank_that_made_the_value():
     made = judged_piece(evidence(1, "aten.exp.default", received=False), rank=1)
     came = judged_piece(evidence(0, "c10d.allreduce_.default", received=True), rank=0)
 
-    (folded,) = fold(sorted([came, made], key=lambda e: not e.is_located), [], {})
+    (folded,) = fold(sorted([came, made], key=lambda e: not e.is_located), [], records_of({}))
 
     assert (folded.finding.rank, folded.finding.op) == (1, "aten.exp.default")
     assert folded.finding.then[-1] == "rank 0 -> not finite too"

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from hypocenter.doctor.communication import Examined, _of_plain, examine_job, one_line, speaks, unreachable
+from hypocenter.doctor.communication import Examined, examine_job, one_line, speaks
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -181,20 +181,6 @@ def test_the_lowest_rank_that_came_speaks():
     assert [speaks(Examined((), (), 3), of[rank]) for rank in range(3)] == [True, False, False]
     assert [speaks(Examined((), (0,), 3), of[rank]) for rank in range(3)] == [False, True, False]
     assert speaks(Examined((), (), 1), {})
-
-
-def test_what_travels_back_is_what_was_found():
-    from dataclasses import asdict
-
-    from hypocenter.doctor.job import place
-
-    here = place({"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "a", "MASTER_PORT": "1"})
-    assert here is not None
-    told = unreachable(here, "refused")
-
-    plain = json.loads(json.dumps({"checks": [asdict(c) for c in told.checks], "missing": [0], "n_ranks": 3}))
-
-    assert _of_plain(plain) == told
 
 
 def test_a_rank_that_reaches_no_store_says_so_and_where():

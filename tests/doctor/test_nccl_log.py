@@ -101,8 +101,8 @@ def test_versions_and_transports_are_read_from_lines_of_any_age():
     log = parsed(lines)
 
     assert log.transports == {"P2P/CUMEM": 1, "SHM/direct": 1, "NET/IB with GPU Direct RDMA": 1, "P2P/IPC": 1}
-    assert log.networks == {"IB": 1}
-    assert log.interfaces == {"n1": ("eth0",)}
+    assert list(log.networks) == ["IB"]
+    assert log.interfaces == {"n1": {"eth0"}}
     assert log.n_ranks == 4
     assert set(log.versions) == {"2.10.3"}
     assert by_code(lines)["comm.nccl-transport"].status == "ok"

@@ -20,8 +20,8 @@ from launch import launch as fork
 
 from hypocenter.detect.diary import Entry, entry_of
 from hypocenter.diagnose.diagnosis import diagnose
-from hypocenter.diagnose.rows import steps_of
-from hypocenter.nouns import Diagnosis, StepRecord
+from hypocenter.diagnose.records import Records
+from hypocenter.nouns import Diagnosis, Reading, StepRecord
 from hypocenter.record.reader import RecordedRun, open_run
 
 HERE = Path(__file__).parent
@@ -132,10 +132,13 @@ def _recording(
     if not record:
         return [digest for _, digest in digests]
     recorded = open_run(folder / "run")
-    steps = list(steps_of(recorded, {"scaler"}))
-    entries = {(s.rank, s.step): entry_of(s.readings) for s in steps}
+    rows: dict[tuple[int, int], list[Reading]] = {}
+    for rank in recorded.ranks:
+        for reading in recorded.readings(phase="scaler", rank=rank):
+            rows.setdefault((rank, reading.step), []).append(reading)
+    entries = {key: entry_of(readings) for key, readings in rows.items()}
     return Recording(
-        records={(s.rank, s.step): s.record for s in steps if s.record is not None},
+        records={(rank, record.step): record for rank, record in Records.of(recorded)},
         entries={key: entry for key, entry in entries.items() if entry is not None},
         diagnosis=diagnose(recorded),
         digests=[digest for _, digest in digests],

@@ -50,27 +50,13 @@ CHAIN = graph(  # the graph has op1 first: its numbers are of another time than 
 )  # fmt: skip
 
 
-def test_files_are_counted_in_the_order_of_the_graph(tmp_path: Path) -> None:
+@pytest.mark.parametrize("numbers", [(0, 1), (1, 0)], ids=["as the graph counts", "as values flow"])
+def test_files_are_of_the_operators_between_which_their_values_flow(tmp_path: Path, numbers: tuple[int, int]) -> None:
     exp = np.exp(-X)
     files = {
-        "Neg.Default_Neg-op0": [(1, "input.0", X), (2, "output.0", -X)],
+        f"Neg.Default_Neg-op{numbers[0]}": [(1, "input.0", X), (2, "output.0", -X)],
         "Exp.Default_Exp-op0": [(3, "input.0", -X), (4, "output.0", exp)],
-        "Neg.Default_Neg-op1": [(5, "input.0", exp), (6, "output.0", -exp)],
-    }
-
-    run = imported(dumped(tmp_path / "dump", CHAIN, files), tmp_path / "run")
-
-    first, second = (reading_of(run, "forward", "Neg", "out[0]", call=call) for call in (0, 1))
-    assert (first.source.line, second.source.line) == (10, 11)  # type: ignore[union-attr]
-    assert (first.summary.sum, second.summary.max) == (-7.0, float((-exp).max()))
-
-
-def test_numbers_are_believed_where_values_flow_by_them(tmp_path: Path) -> None:
-    exp = np.exp(-X)
-    files = {
-        "Neg.Default_Neg-op1": [(1, "input.0", X), (2, "output.0", -X)],
-        "Exp.Default_Exp-op0": [(3, "input.0", -X), (4, "output.0", exp)],
-        "Neg.Default_Neg-op0": [(5, "input.0", exp), (6, "output.0", -exp)],
+        f"Neg.Default_Neg-op{numbers[1]}": [(5, "input.0", exp), (6, "output.0", -exp)],
     }
 
     run = imported(dumped(tmp_path / "dump", CHAIN, files), tmp_path / "run")

@@ -73,7 +73,6 @@ def test_gives_back_run_ranks_and_rows(tmp_path: Path) -> None:
     assert run.steps()["loss"].to_pylist() == [0.0, 1.0, 2.0] * 2
     assert run.step_records()[3] == (1, StepRecord(step=0, loss=0.0))
     assert run.sites() == ["a", "b"]
-    assert run.diagnosis_path == tmp_path / "diagnosis.json"
 
 
 @pytest.mark.parametrize(

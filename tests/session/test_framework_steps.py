@@ -9,7 +9,6 @@ from torch import nn
 import hypocenter
 from hypocenter.detect.diary import entry_of
 from hypocenter.diagnose.diagnosis import diagnose
-from hypocenter.diagnose.rows import steps_of
 from hypocenter.record.reader import open_run
 from hypocenter.session import start
 from hypocenter.tap.scaled import PlainUpdate
@@ -61,7 +60,7 @@ class Mastered:
 
 @pytest.fixture
 def watching(tmp_path):
-    """`watch` into a run directory; afterwards its steps, each with record and rows of the scaler."""
+    """`watch` into a run directory; afterwards its step records, and the recording."""
 
     @contextlib.contextmanager
     def watch(*args, **options):
@@ -69,8 +68,8 @@ def watching(tmp_path):
         with hypocenter.watch(*args, out=tmp_path / "run", **options):
             yield steps
         recorded = open_run(tmp_path / "run")
-        steps += list(steps_of(recorded, {"scaler"}))
-        steps.append(diagnose(recorded))
+        steps += [record for _, record in recorded.step_records()]
+        steps.append(recorded)
 
     return watch
 
@@ -91,12 +90,12 @@ def test_a_scaler_of_the_users_own_has_a_diary(watching):
             scaler.step(optimizer)
             scaler.update()
 
-    *steps, diagnosis = steps
-    assert [s.record.loss_scale for s in steps] == [1024.0] * 4 + [512.0]
-    assert [s.record.skipped for s in steps] == [False] * 3 + [True, False]
-    entry = entry_of(steps[3].readings)
+    *steps, recorded = steps
+    assert [s.loss_scale for s in steps] == [1024.0] * 4 + [512.0]
+    assert [s.skipped for s in steps] == [False] * 3 + [True, False]
+    entry = entry_of(list(recorded.readings(steps={3})))
     assert (entry.kind, entry.scale, [r.site for r in entry.culprits]) == ("InHouse", 1024.0, ["2.weight"])
-    assert [f for f in diagnosis.findings if f.severity == "error" and f.cause != "unknown"] == []
+    assert [f for f in diagnose(recorded).findings if f.severity == "error" and f.cause != "unknown"] == []
 
 
 def test_parameters_have_the_models_names_where_an_optimizer_updates_copies(watching):
@@ -109,9 +108,9 @@ def test_parameters_have_the_models_names_where_an_optimizer_updates_copies(watc
             model(torch.full((1, 2), value).bfloat16()).sum().backward()
             optimizer.step()
 
-    *steps, diagnosis = steps
-    assert [s.record.n_microbatches for s in steps] == [1, 1, 1, 1]
-    first = next(f for f in diagnosis.findings if f.severity == "error")
+    *steps, recorded = steps
+    assert [s.n_microbatches for s in steps] == [1, 1, 1, 1]
+    first = next(f for f in diagnose(recorded).findings if f.severity == "error")
     assert (first.step, first.cause) == (2, "bad-input")
 
 
@@ -127,7 +126,7 @@ def test_a_refused_step_of_an_optimizer_over_copies_changes_nothing(watching):
         optimizer.step()
 
     assert torch.equal(model.weight, before)
-    assert [s.record.skipped for s in steps[:-1]] == [False, True]
+    assert [s.skipped for s in steps[:-1]] == [False, True]
 
 
 def test_a_step_on_zero_gradients_before_training_is_no_step(watching):
@@ -143,4 +142,4 @@ def test_a_step_on_zero_gradients_before_training_is_no_step(watching):
             optimizer.step()
             optimizer.zero_grad()
 
-    assert [(s.step, s.record.n_microbatches) for s in steps[:-1]] == [(0, 1), (1, 1)]
+    assert [(s.step, s.n_microbatches) for s in steps[:-1]] == [(0, 1), (1, 1)]

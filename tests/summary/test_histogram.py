@@ -11,15 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hypocenter.errors import ConfigError
+from hypocenter.formats import find_format
 from hypocenter.nouns import Summary
-from hypocenter.summary import (
-    find_format,
-    headroom_bits,
-    overflow_fraction,
-    subnormal_fraction,
-    underflow_fraction,
-    zero_fraction,
-)
+from hypocenter.summary.histogram import overflow_fraction, subnormal_fraction, underflow_fraction, zero_fraction
 from hypocenter.summary.reducers.numpy import summarize
 
 TARGETS = {
@@ -122,19 +116,6 @@ def test_half_the_smallest_subnormal_becomes_zero(name: str) -> None:
 
     assert underflow_fraction(summarize(np.array([half])), name) == 1.0
     assert underflow_fraction(summarize(np.array([half * (1 + 2**-40)])), name) == 0.0
-
-
-@pytest.mark.parametrize("scale", [1.0, 1024.0, 3.7])
-def test_headroom_is_the_logarithm_of_what_is_left(scale: float) -> None:
-    summary = summarize(np.array([1.0, -200.0]))
-
-    assert headroom_bits(summary, "fp16", scale) == pytest.approx(math.log2(65504.0 / (200.0 * scale)))
-    assert headroom_bits(summary, "fp16", 2 * scale) == pytest.approx(headroom_bits(summary, "fp16", scale) - 1)
-
-
-def test_headroom_is_negative_beyond_and_infinite_without_values() -> None:
-    assert headroom_bits(summarize(np.array([131008.0])), "float16") == pytest.approx(-1.0)
-    assert headroom_bits(Summary(), "float16") == math.inf
 
 
 @pytest.mark.parametrize("array", [np.array([]), np.zeros(3), np.array([np.nan, np.inf])])

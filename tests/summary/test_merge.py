@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from hypocenter.nouns import Summary, replace
-from hypocenter.summary import merge, merge_all
+from hypocenter.summary.merge import merge, merge_all
 from hypocenter.summary.reducers.numpy import summarize
 
 DTYPES = (

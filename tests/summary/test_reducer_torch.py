@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hypocenter.nouns import Summary
-from hypocenter.summary import merge_all
+from hypocenter.summary.merge import merge_all
 from hypocenter.summary.reducers import numpy as numpy_reducer
 from hypocenter.summary.reducers.sampling import SIZE, SMALL
 from hypocenter.summary.reducers.torch import TorchReducer, summarize

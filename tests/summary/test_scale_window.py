@@ -11,9 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hypocenter.errors import ConfigError
+from hypocenter.formats import FORMATS
 from hypocenter.nouns import Summary
-from hypocenter.summary import FORMATS, ScaleWindow, intersection, n_flushed, n_overflowing, scale_window
+from hypocenter.summary.casting import n_flushed
+from hypocenter.summary.histogram import overflow_fraction
 from hypocenter.summary.reducers.numpy import summarize
+from hypocenter.summary.scale_window import ScaleWindow, intersection, scale_window
 
 NAMES = ("float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 TORCH = {name: getattr(torch, name) for name in NAMES}
@@ -143,7 +146,7 @@ def test_a_sampled_histogram_is_said_to_be_one() -> None:
 def test_window_and_counts_agree_at_any_scale(x: np.ndarray, name: str, scale: float) -> None:
     summary = summarize(x)
 
-    nothing_lost = n_flushed(summary, name, scale).most == 0 == n_overflowing(summary, name, scale).most
+    nothing_lost = n_flushed(summary, name, scale).most == 0 == overflow_fraction(summary, name, scale)
 
     assert scale_window(summary, name).holds(scale) == nothing_lost
 

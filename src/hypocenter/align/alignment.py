@@ -10,6 +10,7 @@ from msgspec import Meta
 
 from hypocenter.compare.comparison import Comparison, RowComparison
 from hypocenter.errors import HypocenterError
+from hypocenter.in_words import some
 from hypocenter.nouns import Confidence
 
 StageVerdict = Literal["passed", "failed", "cannot-tell", "skipped", "not-run"]
@@ -89,9 +90,7 @@ def _without_place(found: Comparison) -> str:
 
 def named(names: Iterable[str]) -> str:
     """`a, b, c and 4 more`."""
-    known = list(dict.fromkeys(names))
-    more = f" and {len(known) - _SHOWN} more" if len(known) > _SHOWN else ""
-    return ", ".join(known[:_SHOWN]) + more
+    return some(dict.fromkeys(names), _SHOWN)
 
 
 def farther(error: float, floor: float) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from hypocenter.align.plan import Plan, Widening
 from hypocenter.align.recordings import Recordings, Tell, silent
 from hypocenter.catalogue import Catalogue, having
 from hypocenter.errors import HypocenterError
+from hypocenter.record.whole_file import write_whole
 
 JUDGES: Catalogue[ModuleType] = Catalogue("hypocenter.align.stages", entry=having("judge"))
 """By the names of STAGES, with _ for a space."""
@@ -205,9 +205,7 @@ class State:
         """Put a result in place whole. Raises OSError."""
         path = self._path(found.stage)
         path.parent.mkdir(parents=True, exist_ok=True)
-        unfinished = path.with_name(f".{path.name}-{os.getpid()}")
-        unfinished.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=2))
-        unfinished.replace(path)
+        write_whole(path, msgspec.json.format(msgspec.json.encode(found), indent=2))
 
     def _path(self, stage: int) -> Path:
         return self.folder / f"stage-{stage}.json"

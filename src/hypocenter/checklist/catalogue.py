@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from hypocenter.catalogue import Catalogue
+from hypocenter.catalogue import Catalogue, about
 from hypocenter.checklist.checklist import Given
 from hypocenter.checklist.nested import Node, parse
 
@@ -83,10 +83,4 @@ READERS: Catalogue[Reader] = Catalogue("hypocenter.checklist.readers", "hypocent
 
 def reader(name: str, *, accepts: Accepts) -> Callable[[Read], Read]:
     """Register a function as the reader of this kind; the first line of its docstring says what is read."""
-
-    def register(read: Read) -> Read:
-        about = (read.__doc__ or "").strip().partition("\n")[0]
-        READERS.register(name, Reader(name=name, about=about, accepts=accepts, read=read))
-        return read
-
-    return register
+    return READERS.adding(name, lambda read: Reader(name=name, about=about(read), accepts=accepts, read=read))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from hypocenter.catalogue import Catalogue
 from hypocenter.checklist.checklist import Entry, Given, Setting, Value
 from hypocenter.checklist.tables import Table, table
-from hypocenter.checklist.words import canonical
+from hypocenter.checklist.words import boolean, canonical, whole
 
 _AT_MOST_NOTES = 200
 Settle = Callable[["FileEntries"], None]
@@ -58,6 +59,20 @@ class FileEntries:
         """Whether any of the keys is there with a value, be it one that cannot be told."""
         return any(self.value(key) is not None or self.is_lost(key) for key in keys)
 
+    def first(self, *keys: str) -> str | None:
+        """The first of the keys that is there with a value; None: none is."""
+        return next((key for key in keys if self.says(key)), None)
+
+    def number(self, *keys: str) -> Any:
+        """The number that the first of the keys that is there says; None: it is none, or none is there."""
+        key = self.first(*keys)
+        found = whole(self.value(key)) if key else None
+        return found if isinstance(found, (int, float)) and not isinstance(found, bool) else None
+
+    def is_on(self, key: str, default: bool = False) -> bool:
+        """Whether a switch is on."""
+        return boolean(self.value(key, default)) is True
+
     def is_lost(self, key: str) -> bool:
         """Whether the key is there with a value that cannot be told from the file."""
         return key in self._entries and not self._entries[key].is_resolved
@@ -101,7 +116,7 @@ class FileEntries:
         for item, value in self.table.defaults.items():
             self.assume(item, value)
         for key, entry in self._entries.items():
-            item, is_opposite = self._item_of(key)
+            item, is_opposite = self.table.item_of(key)
             if not item or (entry.value is None and entry.is_resolved):
                 continue
             value = canonical(item, self._translated(key, entry.value))
@@ -115,7 +130,7 @@ class FileEntries:
         used = {key for keys in self._keys.values() for key in keys}
         loose = [entry for key, entry in self._entries.items() if key not in used] + self._repeated
         says_nothing = [entry.value is None and entry.is_resolved for entry in loose]
-        known = [quiet or self._is_known(entry.key) for entry, quiet in zip(loose, says_nothing, strict=True)]
+        known = [quiet or self.table.knows(entry.key) for entry, quiet in zip(loose, says_nothing, strict=True)]
         aside = [entry for entry, is_known in zip(loose, known, strict=True) if is_known]
         unknown = [entry for entry, is_known in zip(loose, known, strict=True) if not is_known]
         return Part(
@@ -132,12 +147,6 @@ class FileEntries:
             self._entries.pop(entry.key)
         self._entries[entry.key] = entry
 
-    def _item_of(self, key: str) -> tuple[str, bool]:
-        return self.table.item_of(key)
-
-    def _is_known(self, key: str) -> bool:
-        return self.table.knows(key)
-
     def _translated(self, key: str, value: Value) -> Value:
         words = self.table.words.get(key)
         if not words or isinstance(value, tuple):
@@ -152,12 +161,7 @@ def _loose(entry: Entry) -> Setting:
 
 def framework(name: str) -> Callable[[Settle], Settle]:
     """Register a function as the rules of the table of this name."""
-
-    def register(settle: Settle) -> Settle:
-        FRAMEWORKS.register(name, settle)
-        return settle
-
-    return register
+    return FRAMEWORKS.adding(name, lambda settle: settle)
 
 
 def settle(given: Given) -> Part:
@@ -167,9 +171,4 @@ def settle(given: Given) -> Part:
     rules = FRAMEWORKS.entries().get(given.table)
     if rules is not None:
         rules(sheet)
-    return sheet.close()
-
-
-def part_of(sheet: FileEntries) -> Part:
-    """What a sheet holds so far, for rules that settle a second one."""
     return sheet.close()

@@ -6,11 +6,8 @@ MindSpeed-LLM of August 2026: mindspeed_llm/features_manager and its examples.
 
 from __future__ import annotations
 
-from typing import Any
-
-from hypocenter.checklist.checklist import Value
 from hypocenter.checklist.file_entries import FileEntries
-from hypocenter.checklist.words import boolean, number, whole
+from hypocenter.checklist.words import number, whole
 
 _FUSIONS = {  # item -> MindSpeed's switch; its own kernels take the place of Megatron-LM's
     "fused.rope": "use_fused_rotary_pos_emb",
@@ -27,26 +24,26 @@ _FLOAT32 = {  # item -> switch that keeps it in float32
 def settle(sheet: FileEntries) -> None:
     """What MindSpeed's arguments say, after Megatron-LM's own have been settled."""
     for item, key in _FUSIONS.items():
-        if _is_on(sheet, key):
+        if sheet.is_on(key):
             sheet.set(item, True, key)
     for item, key in _FLOAT32.items():
-        if _is_on(sheet, key):
+        if sheet.is_on(key):
             sheet.set(item, "float32", key)
     _layers(sheet)
     _positions(sheet)
     _experts(sheet)
-    if _is_on(sheet, "post_norm"):
+    if sheet.is_on("post_norm"):
         sheet.set("model.norm_position", "sandwich", "post_norm", derived="a norm after attention and MLP as well")
-    if _is_on(sheet, "add_dense_bias"):
+    if sheet.is_on("add_dense_bias"):
         sheet.set("model.attention_output_bias", True, "add_dense_bias")
-    if (size := _whole(sheet, "sliding_window_size") or _whole(sheet, "sliding_window")) is not None:
+    if (size := sheet.number("sliding_window_size") or sheet.number("sliding_window")) is not None:
         sheet.set("model.sliding_window", size, "sliding_window_size", "sliding_window")
-    if (scalar := _whole(sheet, "query_pre_attn_scalar")) is not None and scalar > 0:
+    if (scalar := sheet.number("query_pre_attn_scalar")) is not None and scalar > 0:
         why = "1 / sqrt(query_pre_attn_scalar)"
         sheet.set("model.softmax_scale", float(scalar) ** -0.5, "query_pre_attn_scalar", derived=why)
-    if _is_on(sheet, "neat_pack") or _is_on(sheet, "pack"):
+    if sheet.is_on("neat_pack") or sheet.is_on("pack"):
         sheet.set("data.packing", True, "neat_pack", "pack")
-    if _is_on(sheet, "npu_deterministic"):
+    if sheet.is_on("npu_deterministic"):
         sheet.set("other.deterministic", True, "npu_deterministic", "deterministic_mode")
     if sheet.says("tokenizer_name_or_path") and not sheet.says("tokenizer_model"):
         sheet.set("data.tokenizer", sheet.value("tokenizer_name_or_path"), "tokenizer_name_or_path", "tokenizer_type")
@@ -54,7 +51,7 @@ def settle(sheet: FileEntries) -> None:
 
 def _layers(sheet: FileEntries) -> None:
     """Layers that do nothing fill up the stages of a pipeline; they are counted in num_layers."""
-    layers, idle = _whole(sheet, "num_layers"), sheet.value("noop_layers")
+    layers, idle = sheet.number("num_layers"), sheet.value("noop_layers")
     if layers is None or idle is None:
         return
     n_idle = len([part for part in str(idle).split(",") if part.strip()]) if not isinstance(idle, tuple) else len(idle)
@@ -73,26 +70,17 @@ def _positions(sheet: FileEntries) -> None:
 
 
 def _experts(sheet: FileEntries) -> None:
-    if not _whole(sheet, "num_experts"):
+    if not sheet.number("num_experts"):
         return
-    if _is_on(sheet, "norm_topk_prob"):
+    if sheet.is_on("norm_topk_prob"):
         sheet.set("moe.norm_topk_prob", True, "norm_topk_prob", "moe_router_pre_softmax")
-    if _is_on(sheet, "seq_aux"):
+    if sheet.is_on("seq_aux"):
         sheet.set("moe.load_balancing", "seq_aux_loss", "seq_aux", "moe_router_load_balancing_type")
         sheet.set("moe.aux_loss_coeff", number(sheet.value("moe_aux_loss_coeff", 0.0)), "moe_aux_loss_coeff", "seq_aux")
-    if (dense := _whole(sheet, "first_k_dense_replace")) is not None:
+    if (dense := sheet.number("first_k_dense_replace")) is not None:
         sheet.set("moe.n_dense_layers", dense, "first_k_dense_replace")
-    shared = _whole(sheet, "n_shared_experts")
-    size = _whole(sheet, "moe_ffn_hidden_size") or _whole(sheet, "moe_intermediate_size")
+    shared = sheet.number("n_shared_experts")
+    size = sheet.number("moe_ffn_hidden_size") or sheet.number("moe_intermediate_size")
     if shared is not None and size is not None:
         keys = ("n_shared_experts", "moe_ffn_hidden_size", "moe_intermediate_size")
         sheet.set("moe.shared_expert_size", shared * size, *keys, derived="n_shared_experts * moe_ffn_hidden_size")
-
-
-def _is_on(sheet: FileEntries, key: str) -> bool:
-    return bool(boolean(sheet.value(key, False)))
-
-
-def _whole(sheet: FileEntries, key: str) -> Any:
-    found: Value = whole(sheet.value(key))
-    return found if isinstance(found, (int, float)) and not isinstance(found, bool) else None

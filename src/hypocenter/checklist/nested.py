@@ -69,13 +69,6 @@ def entries(node: Node, name: str, separator: str = ": ", prefix: str = "") -> I
         yield Entry(key=prefix, value=value, spelled=spelled, where=f"{name}:{node.line}" if node.line else name)
 
 
-def under(found: Iterator[Entry], prefix: str) -> Iterator[Entry]:
-    """The entries with `prefix` taken from their keys."""
-    for entry in found:
-        key = entry.key.removeprefix(prefix)
-        yield Entry(key=key, value=entry.value, spelled=entry.spelled, where=entry.where)
-
-
 def _shown(value: Scalar) -> str:
     text = json.dumps(value, ensure_ascii=False) if not isinstance(value, str) else value
     return text if len(text) <= 200 else text[:200] + "…"

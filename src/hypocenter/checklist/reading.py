@@ -54,11 +54,6 @@ def _of_parts(parts: Sequence[Part]) -> dict[str, Setting]:
     return dict(sorted(settings.items()))
 
 
-def kinds() -> dict[str, str]:
-    """Every kind of configuration that can be read, and what it is in one line."""
-    return {name: entry.about for name, entry in READERS.entries().items()}
-
-
 def _given(path: Path) -> list[Given]:
     try:
         source = _source(path)

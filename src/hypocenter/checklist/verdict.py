@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hypocenter.checklist.checklist import Row, Status
+from hypocenter.in_words import counted, some
 
 LEAST_COMPARED = 0.5  # of the items of importance error that a side says, this many must be said by both for "same"
 _COMPARED = frozenset({"same", "equivalent", "different"})
@@ -29,16 +30,20 @@ def conclude(rows: Sequence[Row]) -> tuple[Status, str]:
     light = f"; {minor} of little weight {'differs' if minor == 1 else 'differ'}" if minor else ""
     if matter:
         rest = f"{light}{_more(said)}"
-        return "different", f"different in {len(matter)} of {_items(len(compared))}: {_titles(matter)}{rest}"
+        return "different", f"different in {len(matter)} of {counted(len(compared), 'item')}: {_titles(matter)}{rest}"
     heavy = [row for row in said if row.severity == "error"]
     n_heavy = sum(row.verdict in _COMPARED for row in heavy)
     if not n_heavy or n_heavy < LEAST_COMPARED * len(heavy):
         if not said:
             return "cannot-tell", "cannot tell: neither side says anything that a checklist knows"
-        where = f"{n_heavy} of {_items(len(heavy))} that matter most"
+        where = f"{n_heavy} of {counted(len(heavy), 'item')} that matter most"
         return "cannot-tell", f"cannot tell: only {where} can be compared{_more(said)}"
-    alike = f"all {_items(len(compared))}" if not minor else f"{len(compared) - minor} of {_items(len(compared))}"
-    return "same", f"same in {alike} that can be compared{light}{_more(said)}"
+    alike = (
+        f"all {counted(len(compared), 'item')}"
+        if not minor
+        else f"{len(compared) - minor} of {counted(len(compared), 'item')}"
+    )
+    return "same", f"same in {alike} {counted(len(compared), 'item')} that can be compared{light}{_more(said)}"
 
 
 def ordered(rows: Sequence[Row], groups: Sequence[str] = ()) -> tuple[Row, ...]:
@@ -57,14 +62,9 @@ def _more(said: Sequence[Row]) -> str:
     parts = [f"{half} said on one side only"] if half else []
     parts += [f"{lost} that cannot be told"] if lost else []
     remarks = sum(remark.severity != "note" for row in said for remark in row.remarks)
-    parts += [f"{remarks} {'remark' if remarks == 1 else 'remarks'} worth a look"] if remarks else []
+    parts += [f"{counted(remarks, 'remark')} worth a look"] if remarks else []
     return f"; {', '.join(parts)}" if parts else ""
 
 
 def _titles(rows: Sequence[Row]) -> str:
-    shown = ", ".join(row.title for row in rows[:_NAMED])
-    return f"{shown} and {len(rows) - _NAMED} more" if len(rows) > _NAMED else shown
-
-
-def _items(n: int) -> str:
-    return f"{n:,} item" if n == 1 else f"{n:,} items"
+    return some((row.title for row in rows), _NAMED)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import click
 
 from hypocenter.report.answer.rendering import FORMATS, render
-from hypocenter.report.screen import write
+from hypocenter.report.screen import Screen, screen_of, write
 
 Command = Callable[..., Any]
+A = TypeVar("A")
 
 
 def format_option(*, others: str = "") -> Callable[[Command], Command]:
@@ -30,6 +31,19 @@ def format_option(*, others: str = "") -> Callable[[Command], Command]:
         "--json", "format_name", flag_value="json", default="terminal", help="Same as --format json; nothing is cut."
     )
     return lambda command: chosen(as_json(command))
+
+
+def show_answer(command: str, answer: A, format_name: str, on_screen: Callable[[A, Screen], str]) -> None:
+    """Print an answer, in any format.
+
+    Args:
+        command: as for `print_answer`.
+        on_screen: what a person reads of it, at the format "terminal".
+    """
+    if format_name == "terminal":
+        write(sys.stdout, on_screen(answer, screen_of(sys.stdout)))
+    else:
+        print_answer(command, answer, format_name)
 
 
 def print_answer(command: str, answer: Any, format_name: str) -> None:

@@ -19,7 +19,6 @@ class Aligned:
     """Paired rows of a step in the order in which a difference travels: STAGES, then the baseline's execution order."""
 
     step: int
-    candidate_step: int
     pair: Ints  # number of the pair
     stage: Ints
     baseline: StepRows
@@ -96,7 +95,7 @@ class Aligner:
         order = np.lexsort((left.lane[mine], left.order[mine], stage))
         mine, other = mine[order], other[order]
         return Aligned(
-            step=baseline.step, candidate_step=candidate.step, pair=left_pair[mine], stage=stage[order],
+            step=baseline.step, pair=left_pair[mine], stage=stage[order],
             baseline=left.take(mine), candidate=right.take(other),
         )  # fmt: skip
 

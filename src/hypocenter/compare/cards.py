@@ -46,13 +46,9 @@ def cards_of(run: RecordedRun) -> RunCards:
 
     found: dict[Spot, dict[str, Any]] = {}
     columns = tuple(dict.fromkeys((*_READ, *(logical.READS if len(run.ranks) > 1 else ()))))
-    for _, table in _tables(run, columns, is_first, int(wanted[-1].as_py()) if len(wanted) else -1):
-        whole = table
-        if len(run.ranks) > 1:
-            continue
-        _collect(whole, firsts, found)
-    if len(run.ranks) > 1:
-        _collect(_of_all_ranks(run, columns, is_first), firsts, found)
+    tables = [_of_all_ranks(run, columns, is_first)] if len(run.ranks) > 1 else _of_one_rank(run, columns, is_first)
+    for table in tables:
+        _collect(table, firsts, found)
     stage = dict(zip(found, stages_of(found), strict=True))
     ordered = sorted(found, key=lambda spot: (stage[spot], found[spot]["order"], firsts[spot], spot.port))
     cards = [_card(spot, found[spot], order) for order, spot in enumerate(ordered)]
@@ -84,17 +80,14 @@ def _of_all_ranks(run: RecordedRun, columns: Sequence[str], where: Any) -> pa.Ta
     return joined.append_column("shape", pa.array(shapes, pa.list_(pa.int64())))
 
 
-def _tables(run: RecordedRun, columns: Sequence[str], where: Any, last_step: int) -> Iterator[tuple[int, pa.Table]]:
-    stream = run.stream(run.ranks[0], columns) if len(run.ranks) == 1 else None
+def _of_one_rank(run: RecordedRun, columns: Sequence[str], where: Any) -> Iterator[pa.Table]:
+    stream = run.stream(run.ranks[0], columns)
     if stream is None:
-        yield from run.scan(where, columns=columns) if len(run.ranks) == 1 else ()
+        yield from (table for _, table in run.scan(where, columns=columns))
         return
-    kept: list[pa.RecordBatch] = []
-    for batch in stream:
-        rows = batch.filter(where(batch))
-        kept += [rows] if rows.num_rows else []
+    kept = [rows for batch in stream if (rows := batch.filter(where(batch))).num_rows]
     if kept:
-        yield run.ranks[0], pa.Table.from_batches(kept)
+        yield pa.Table.from_batches(kept)
 
 
 def _first_steps(run: RecordedRun) -> dict[Spot, int]:

@@ -36,12 +36,7 @@ def fit(name: str, *, last: bool = False) -> Callable[[Look], Look]:
     Args:
         last: it is asked only when no other fit explains the difference.
     """
-
-    def register(look: Look) -> Look:
-        CATALOGUE.register(name, Hypothesis(name=name, look=look, is_last=last))
-        return look
-
-    return register
+    return CATALOGUE.adding(name, lambda look: Hypothesis(name=name, look=look, is_last=last))
 
 
 def fits(plugins: Iterable[str] = ()) -> dict[str, Hypothesis]:

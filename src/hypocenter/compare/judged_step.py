@@ -120,7 +120,6 @@ class Worst:
     def __init__(self, pairs: Sequence[Pair]) -> None:
         n = len(pairs)
         self.pairs = pairs
-        self.n_steps_differ = np.zeros(n, np.int64)
         self._score = np.full(n, -np.inf)
         self._ints = {name: np.zeros(n, np.int64) for name in ("step", "microbatch", "order", "verdict", "depth",
                                                                "source", "n_samples")}  # fmt: skip

@@ -17,6 +17,7 @@ from hypocenter.compare.pairing.layouts import is_parameter
 from hypocenter.compare.pairing.manual_map import ManualMap
 from hypocenter.compare.pairing.ports import direction
 from hypocenter.errors import HypocenterError
+from hypocenter.in_words import some
 from hypocenter.record.facts_file import Facts
 from hypocenter.record.reader import RecordedRun
 
@@ -160,13 +161,12 @@ def without_slid_calls(
     kept = [pair for pair in matching.pairs if not any(_site(spot) in slid for spot in pair.baseline)]
     gone = [pair for pair in matching.pairs if any(_site(spot) in slid for spot in pair.baseline)]
     names = sorted({site for _, site in slid})
-    shown = ", ".join(f"{name} ({_times(calls, name, slid)})" for name in names[:_NAMED])
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    shown = some((f"{name} ({_times(calls, name, slid)})" for name in names), _NAMED)
     return replace(
         matching, pairs=tuple(kept),
         unmatched_baseline=(*matching.unmatched_baseline, *(mine[s] for p in gone for s in p.baseline)),
         unmatched_candidate=(*matching.unmatched_candidate, *(other[s] for p in gone for s in p.candidate)),
-        notes=(*matching.notes, f"called another number of times, so that calls cannot be paired: {shown}{more}"),
+        notes=(*matching.notes, f"called another number of times, so that calls cannot be paired: {shown}"),
     )  # fmt: skip
 
 

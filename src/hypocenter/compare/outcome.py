@@ -30,6 +30,7 @@ from hypocenter.compare.updates.comparison import UpdateDifference
 from hypocenter.compare.verdict import CANNOT_TELL, DIFFERS, EQUAL, apart_from, by_chance
 from hypocenter.detect.whole import end_doubts
 from hypocenter.diagnose.deaths import jobs_of
+from hypocenter.diagnose.records import Records
 from hypocenter.record.facts_file import Facts, ModuleFacts
 from hypocenter.record.reader import RecordedRun
 
@@ -272,8 +273,7 @@ def _spans(steps: list[int]) -> Iterator[str]:
 
 
 def _of_the_end(run: RecordedRun) -> tuple[str, ...]:
-    records = {(rank, record.step): record for rank, record in run.step_records()}
-    return end_doubts(jobs_of(run, records)[-1])
+    return end_doubts(jobs_of(run, Records.of(run))[-1])
 
 
 def or_an_unseen_update(

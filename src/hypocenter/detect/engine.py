@@ -112,15 +112,12 @@ def rule(
         raise UnknownNameError(f"{kind!r} is not a kind of finding", where=code, fix=f"use one of {', '.join(KINDS)}")
     if unknown := set(reads) - set(get_args(Reads)):
         raise UnknownNameError(f"{code} reads {sorted(unknown)}", where=code, fix=f"use {', '.join(get_args(Reads))}")
-
-    def register(check: Check) -> Check:
-        entry = Rule(
+    return CATALOGUE.adding(
+        code,
+        lambda check: Rule(
             code=code, kind=kind, severity=severity, reads=reads, check=check, not_in=not_in, asked=asked, quiet=quiet
-        )
-        CATALOGUE.register(code, entry)
-        return check
-
-    return register
+        ),
+    )
 
 
 def rules(plugins: Iterable[str] = ()) -> dict[str, Rule]:

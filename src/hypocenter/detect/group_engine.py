@@ -94,27 +94,21 @@ def group_rule(
     if unknown := set(reads) - set(get_args(GroupReads)):
         words = ", ".join(get_args(GroupReads))
         raise UnknownNameError(f"{code} reads {sorted(unknown)}", where=code, fix=f"use {words}")
-
-    def register(check: GroupCheck) -> GroupCheck:
-        entry = GroupRule(
+    return CATALOGUE.adding(
+        code,
+        lambda check: GroupRule(
             code=code, kind=kind, severity=severity, reads=reads, check=check, is_alone=alone, asked=asked
-        )
-        CATALOGUE.register(code, entry)
-        return check
-
-    return register
+        ),
+    )
 
 
 def end_rule(code: str, kind: str, *, severity: Severity, alone: bool = False) -> Callable[[EndCheck], EndCheck]:
     """Register a function that sees the whole job once, and where each rank was last; arguments as of `group_rule`."""
     if kind not in KINDS:
         raise UnknownNameError(f"{kind!r} is not a kind of finding", where=code, fix=f"use one of {', '.join(KINDS)}")
-
-    def register(check: EndCheck) -> EndCheck:
-        CATALOGUE.register(code, GroupRule(code=code, kind=kind, severity=severity, end=check, is_alone=alone))
-        return check
-
-    return register
+    return CATALOGUE.adding(
+        code, lambda check: GroupRule(code=code, kind=kind, severity=severity, end=check, is_alone=alone)
+    )
 
 
 def group_rules(plugins: Iterable[str] = ()) -> dict[str, GroupRule]:

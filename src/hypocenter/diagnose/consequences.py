@@ -3,26 +3,27 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hypocenter.diagnose.group import FORECAST, OF_THE_SCALE, TOLD_WHOLE, Group
 from hypocenter.diagnose.judged_evidence import JudgedEvidence
-from hypocenter.diagnose.numbers import counted, listed
-from hypocenter.diagnose.records import of_rank
+from hypocenter.diagnose.numbers import listed
+from hypocenter.diagnose.records import Records
 from hypocenter.diagnose.why import place
-from hypocenter.nouns import Finding, StepRecord
+from hypocenter.in_words import counted
+from hypocenter.nouns import Finding
 
 _SHOWN = 8  # numbers of steps or ranks that a sentence lists
 
 
-def what_followed(group: Group, spans: Sequence[Episode], records: Mapping[tuple[int, int], StepRecord]) -> list[str]:
+def what_followed(group: Group, spans: Sequence[Episode], records: Records) -> list[str]:
     """From the loss that went bad with it to other ranks and later steps.
 
     Args:
         group: the finding, with its followers.
         spans: episodes of bad steps.
-        records: step records by (rank, step).
+        records: step records of all ranks.
     """
     piece = group.piece
     then = [*_turned(piece), *_symptoms(group, spans, records), *_spread(piece, records), *_probes(group)]
@@ -42,13 +43,13 @@ def _turned(piece: JudgedEvidence | None) -> list[str]:
     return [f"{place(maker)} -> NaN"] if maker is not None else []
 
 
-def _symptoms(group: Group, spans: Sequence[Episode], records: Mapping[tuple[int, int], StepRecord]) -> list[str]:
+def _symptoms(group: Group, spans: Sequence[Episode], records: Records) -> list[str]:
     """The first loss and the first gradients that went bad with it."""
     finding, piece = group.finding, group.piece
     episode = episode_of(finding.step, spans) if finding.severity == "error" else None
     if episode is None:
         return []
-    mine = of_rank(records, finding.rank)
+    mine = records.of_rank(finding.rank)
     after = [r for r in mine if r.step in episode and r.step >= finding.step]
     lines: list[tuple[int, str]] = []
     bad_loss = next((r for r in after if r.loss is not None and not math.isfinite(r.loss)), None)
@@ -72,10 +73,10 @@ def _bad_gradients(piece: JudgedEvidence | None) -> tuple[int, int]:
     return n_bad, max(piece.evidence.n_params, n_bad)
 
 
-def _spread(piece: JudgedEvidence | None, records: Mapping[tuple[int, int], StepRecord]) -> list[str]:
+def _spread(piece: JudgedEvidence | None, records: Records) -> list[str]:
     if piece is None or not piece.evidence.clip:
         return []
-    record = records.get((piece.finding.rank, piece.finding.step))
+    record = records.get(piece.finding.rank, piece.finding.step)
     before = len(piece.evidence.bad_params)
     after = record.n_bad_grads if record is not None and record.n_bad_grads > before else piece.evidence.n_params
     return [f"{piece.evidence.clip} spread it from {before:,} to {after:,} parameters"] if before < after else []
@@ -100,8 +101,8 @@ def _fell(group: Group) -> list[str]:
     return [*([fall.sentence()] if is_said else []), *([ruin] if group.ruined_from is not None else [])]
 
 
-def _skipped(group: Group, records: Mapping[tuple[int, int], StepRecord]) -> list[str]:
-    record = records.get((group.finding.rank, group.finding.step))
+def _skipped(group: Group, records: Records) -> list[str]:
+    record = records.get(group.finding.rank, group.finding.step)
     if record is None or not record.skipped or (group.finding.code == "HC106" and group.piece is None):
         return []
     return [] if _fell(group) else ["the update was skipped"]

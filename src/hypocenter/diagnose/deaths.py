@@ -6,15 +6,15 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Protocol
 
 from hypocenter.detect.endings import Job
 from hypocenter.diagnose.evidence import Evidence, OpFacts
 from hypocenter.diagnose.group import Folded
 from hypocenter.diagnose.judged_evidence import JudgedEvidence, RunEvidence
-from hypocenter.diagnose.records import first_steps, last_steps, latest
-from hypocenter.nouns import Finding, Place, Run, StepRecord
+from hypocenter.diagnose.records import Records
+from hypocenter.nouns import Finding
 from hypocenter.record.liveness import liveness
+from hypocenter.record.reader import RecordedRun
 from hypocenter.record.whereabouts import Whereabouts
 
 CODE = "HC324"  # the program died
@@ -136,39 +136,12 @@ def _stack(evidence: Evidence) -> tuple[str, ...]:
     return (f"called from {'; '.join(calls)}",) if calls else ()
 
 
-class RecordedEnd(Protocol):
-    """What is needed of an open recording (hypocenter.record.reader)."""
-
-    run: Run
-    ranks: list[int]
-
-    @property
-    def places(self) -> Mapping[int, Place]:
-        """Where each rank stands."""
-        ...
-
-    @property
-    def whereabouts(self) -> Mapping[int, Whereabouts]:
-        """Where each rank was last."""
-        ...
-
-    @property
-    def earlier_whereabouts(self) -> Mapping[int, Mapping[int, Whereabouts]]:
-        """The same of earlier attempts, by attempt."""
-        ...
-
-    @property
-    def problems(self) -> list[str]:
-        """What is missing or damaged."""
-        ...
-
-
-def jobs_of(recorded: RecordedEnd, records: Mapping[tuple[int, int], StepRecord]) -> list[Job]:
+def jobs_of(recorded: RecordedRun, records: Records) -> list[Job]:
     """The job as rules about its end see it: each attempt of an elastic job by itself, the latest last.
 
     Args:
         recorded: an open recording.
-        records: step records by (rank, step).
+        records: step records of all ranks.
     """
     attempts: dict[int, dict[int, Whereabouts]] = {}
     for attempt, found in recorded.earlier_whereabouts.items():
@@ -180,8 +153,8 @@ def jobs_of(recorded: RecordedEnd, records: Mapping[tuple[int, int], StepRecord]
 
 
 def _job(
-    recorded: RecordedEnd,
-    records: Mapping[tuple[int, int], StepRecord],
+    recorded: RecordedRun,
+    records: Records,
     whereabouts: Mapping[int, Whereabouts],
     attempt: int,
     is_latest: bool,
@@ -189,8 +162,8 @@ def _job(
     newest = max(whereabouts.values(), key=lambda w: w.started_ns, default=None)
     size = newest.world_size if newest is not None else 0
     found = {rank: w for rank, w in whereabouts.items() if rank < size and w.rank == rank}
-    first, last = first_steps(records), last_steps(records)
-    recent = [record.step_ms for record in latest(records, _RECENT_STEPS)]
+    first, last = records.first_steps(), records.last_steps()
+    recent = [record.step_ms for record in records.latest(_RECENT_STEPS)]
     return Job(
         run=recorded.run,
         attempt=attempt,

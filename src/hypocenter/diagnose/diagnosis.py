@@ -12,9 +12,11 @@ or a bad gradient that comes from nowhere, and can only say so; the stage that m
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+
+import pyarrow.compute as pc
 
 from hypocenter.detect import engine, group_engine
 from hypocenter.detect.misuse import STILL, TRAINED
@@ -24,18 +26,18 @@ from hypocenter.diagnose import deaths, executors, verdicts
 from hypocenter.diagnose.deaths import jobs_of
 from hypocenter.diagnose.executors import Task
 from hypocenter.diagnose.fold import SPIKE, fold
-from hypocenter.diagnose.group import Folded
+from hypocenter.diagnose.group import Folded, told_under
 from hypocenter.diagnose.handed_on import from_before, from_behind, is_received
 from hypocenter.diagnose.judged_evidence import JudgedEvidence, RunEvidence, judged_piece, load
-from hypocenter.diagnose.numbers import counted
 from hypocenter.diagnose.panels import arrow, of_ranks, panels_of
 from hypocenter.diagnose.partial import Partial
 from hypocenter.diagnose.ranks import together, with_device
-from hypocenter.diagnose.records import Records, of_rank, steps_in
-from hypocenter.diagnose.rows import Recorded, extent, holds_values, scanned, steps_of
+from hypocenter.diagnose.records import Records
+from hypocenter.diagnose.rows import holds_values
 from hypocenter.diagnose.rows_by_step import RowsByStep
 from hypocenter.diagnose.spike_words import BEFORE, RISE, rose
-from hypocenter.nouns import Diagnosis, Finding, Place, Reading, Status, StepRecord
+from hypocenter.in_words import counted
+from hypocenter.nouns import Diagnosis, Finding, Place, Status, StepRecord
 from hypocenter.record.reader import RecordedRun
 
 _NONFINITE = ("HC104",)  # values that are not finite, of which a dump does not show what became
@@ -50,7 +52,7 @@ _APART = frozenset({"desync", "hardware"})
 LATER = 16  # steps, of what is seen only when replicas are compared
 
 
-def diagnose(recorded: Recorded, plugins: Sequence[str] = (), *, on: str = "") -> Diagnosis:
+def diagnose(recorded: RecordedRun, plugins: Sequence[str] = (), *, on: str = "") -> Diagnosis:
     """Say what is numerically wrong with a run, where it started and why.
 
     Args:
@@ -76,16 +78,15 @@ def diagnose(recorded: Recorded, plugins: Sequence[str] = (), *, on: str = "") -
     folded = with_course(with_laws(folded), records)
     folded = deaths.with_deaths(folded, [f for f in found if f.code == deaths.CODE])
     status, why = _status(folded, pieces, records, recorded, doubts(jobs[-1], looked_at(recorded, records, still)))
-    n_sites, n_rows = extent(recorded)
     return Diagnosis(
         run=recorded.run.name,
         status=status,
         findings=tuple(_placed(f.finding, recorded.places) for f in folded),
         why=why,
-        n_steps=len(steps_in(records)),
+        n_steps=len(records.steps()),
         n_ranks=len(recorded.ranks),
-        n_sites=n_sites,
-        n_rows=n_rows,
+        n_sites=len(recorded.site_names),
+        n_rows=recorded.n_rows,
         notes=(*_notes(recorded, pieces), *seen.notes),
     )
 
@@ -98,8 +99,8 @@ def _placed(finding: Finding, places: Mapping[int, Place]) -> Finding:
 def _status(
     folded: Sequence[Folded],
     pieces: RunEvidence,
-    records: Mapping[tuple[int, int], StepRecord],
-    recorded: Recorded,
+    records: Records,
+    recorded: RecordedRun,
     doubts: tuple[str, ...],
 ) -> tuple[Status, tuple[str, ...]]:
     errors = [f for f in folded if f.finding.severity == "error"]
@@ -115,30 +116,30 @@ def _status(
     if off:
         return "cannot-tell", tuple(off)
     unexplained = [f.finding for f in folded if f.finding.code in _NONFINITE]
-    if recorded.run.imported is not None and unexplained and all(r.loss is None for r in records.values()):
+    if recorded.run.imported is not None and unexplained and not records.have("loss"):
         return "cannot-tell", tuple(
             dict.fromkeys(f"{f.title} (step {f.step}{f', {f.site}' if f.site else ''})" for f in unexplained)
         )
     return ("cannot-tell", doubts) if doubts else ("healthy", ())
 
 
-def _is_followed(finding: Finding, recorded: Recorded) -> bool:
+def _is_followed(finding: Finding, recorded: RecordedRun) -> bool:
     """Whether inputs and outputs of a dump show where it began; there is no replay of it."""
     return recorded.run.imported is not None and finding.code == "HC104" and finding.confidence != "possible"
 
 
-def _unexplained(finding: Finding, pieces: RunEvidence, records: Mapping[tuple[int, int], StepRecord]) -> str:
+def _unexplained(finding: Finding, pieces: RunEvidence, records: Records) -> str:
     where = f"step {finding.step}: {finding.title}"
     shown = next((e for e in pieces.found if e.finding.step == finding.step and e.finding.rank == finding.rank), None)
     if shown is not None and shown.evidence.why_not:
         return f"{where}; {shown.evidence.why_not}"
-    record = records.get((finding.rank, finding.step))
+    record = records.get(finding.rank, finding.step)
     if record is not None and record.finding and shown is None:
         return f"{where}; its evidence {record.finding} is missing or cannot be read"
     return f"{where}; there was no replay of this step"
 
 
-def _notes(recorded: Recorded, pieces: RunEvidence) -> tuple[str, ...]:
+def _notes(recorded: RecordedRun, pieces: RunEvidence) -> tuple[str, ...]:
     broken = (*engine.CATALOGUE.broken, *group_engine.CATALOGUE.broken, *verdicts.CATALOGUE.broken)
     run = recorded.run
     dump = run.imported
@@ -149,7 +150,7 @@ def _notes(recorded: Recorded, pieces: RunEvidence) -> tuple[str, ...]:
                 *told,
                 *recorded.problems,
                 *recorded.attempts,
-                *getattr(recorded, "rolled_up", ()),
+                *recorded.rolled_up,
                 *run.warnings,
                 *pieces.notes,
                 *(f"{b.name} did not load: {b.error}" for b in broken),
@@ -163,16 +164,14 @@ class Found:
     """What rules found in a recording, before anything is explained."""
 
     findings: list[Finding]
-    records: Mapping[tuple[int, int], StepRecord]
-    still: list[Still]
+    records: Records
+    still: list[tuple[str, int]]  # counts of parameters as the end of a rank's run left them: TRAINED or STILL, n
     over_ranks: group_engine.GroupEngine
     notes: tuple[str, ...] = ()
 
 
-def found_in(recorded: Recorded, plugins: Sequence[str] = (), *, on: str = "") -> Found:
-    """Ask all rules, by columns; a recording that is given as whole tables only, row by row."""
-    if not isinstance(recorded, RecordedRun):
-        return found_by_rows(recorded, plugins)
+def found_in(recorded: RecordedRun, plugins: Sequence[str] = (), *, on: str = "") -> Found:
+    """Ask all rules."""
     over_ranks = group_engine.GroupEngine(group_engine.group_rules(plugins), len(recorded.ranks))
     task = Task(recorded, tuple(plugins))
     partial, notes = executors.run(task, on)
@@ -181,7 +180,7 @@ def found_in(recorded: Recorded, plugins: Sequence[str] = (), *, on: str = "") -
     return Found(
         findings=[*(f for look in looks for f in look.findings), *_over_ranks(recorded, over_ranks, partial, records)],
         records=records,
-        still=[Still(site=site, n=n) for look in looks for site, n in look.still],
+        still=[count for look in looks for count in look.still],
         over_ranks=over_ranks,
         notes=notes,
     )
@@ -191,10 +190,11 @@ def _over_ranks(
     recorded: RecordedRun, over_ranks: group_engine.GroupEngine, partial: Partial, records: Records
 ) -> Iterator[Finding]:
     """Panels of the steps at which rules over ranks have to be asked."""
-    is_whole = partial.sketch is not None and ("always" in over_ranks.asked or not partial.sketch.is_alike)
+    is_asked = partial.sketch is not None and ("always" in over_ranks.asked or not partial.sketch.is_alike)
+    is_whole = is_asked and bool(over_ranks.reads)
     rows = RowsByStep()
     if is_whole:
-        for _, table in scanned(recorded, lambda batch: of_ranks(batch, over_ranks.reads)):
+        for _, table in recorded.scan(lambda batch: of_ranks(batch, over_ranks.reads)):
             rows.put(table)
     else:
         for rank in recorded.ranks:
@@ -206,82 +206,35 @@ def _over_ranks(
     rows.close()
 
 
-def found_by_rows(recorded: Recorded, plugins: Sequence[str] = ()) -> Found:
-    """The same, each row as a noun and each step asked: what columns are held against."""
-    checker = engine.Engine(engine.rules(plugins))
-    found: list[Finding] = []
-    records: dict[tuple[int, int], StepRecord] = {}
-    over_ranks = group_engine.GroupEngine(group_engine.group_rules(plugins), len(recorded.ranks))
-    by_step = RowsByStep()
-    still: list[Still] = []
-    for step in steps_of(recorded, checker.reads, over_ranks.reads, by_step):
-        if step.record is not None:
-            records[step.rank, step.step] = step.record
-        still += still_in(step.readings)
-        found += checker.feed(step.rank, step.step, step.record, step.readings)
-    for panel in panels_of(by_step, records, ranks=recorded.ranks, places=recorded.places):
-        found += over_ranks.feed(panel)
-    by_step.close()
-    return Found(findings=found, records=records, still=still, over_ranks=over_ranks)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Still:
-    """A count of parameters, as the end of a rank's run left it. `site`: TRAINED or STILL."""
-
-    site: str
-    n: int
-
-
-def still_in(readings: Iterable[Reading]) -> list[Still]:
-    """The counts among rows."""
-    return [Still(site=r.site, n=int(r.summary.sum)) for r in readings if r.site in (TRAINED, STILL)]
-
-
-def looked_at(recorded: Recorded, records: Mapping[tuple[int, int], StepRecord], still: Sequence[Still]) -> Looked:
+def looked_at(recorded: RecordedRun, records: Records, still: Sequence[tuple[str, int]]) -> Looked:
     """What was seen of the run.
 
     Args:
         recorded: an open recording.
-        records: its step records by (rank, step).
+        records: its step records.
         still: counts of parameters.
     """
-    at = ["losses"] if _have(records, "loss") else []
-    at += ["gradients"] if _have(records, "grad_norm") else []
+    at = ["losses"] if records.have("loss") else []
+    at += ["gradients"] if records.have("grad_norm") else []
     if "gradients" not in at:
         at += _in_rows(recorded)
     return Looked(
         at=tuple(dict.fromkeys(at)),
-        n_trained=sum(s.n for s in still if s.site == TRAINED),
-        n_still=sum(s.n for s in still if s.site == STILL),
-        lr_was_zero=_was_zero(records),
+        n_trained=sum(n for site, n in still if site == TRAINED),
+        n_still=sum(n for site, n in still if site == STILL),
+        lr_was_zero=bool(records) and all((each.column("lr") == 0).all() for each in records.by_rank.values()),
     )
 
 
-def _have(records: Mapping[tuple[int, int], StepRecord], name: str) -> bool:
-    if isinstance(records, Records):
-        return records.have(name)
-    return any(getattr(record, name) is not None for record in records.values())
-
-
-def _was_zero(records: Mapping[tuple[int, int], StepRecord]) -> bool:
-    """Whether the learning rate was at all steps."""
-    if isinstance(records, Records):
-        return bool(records) and all((each.column("lr") == 0).all() for each in records.by_rank.values())
-    return bool(records) and all(record.lr == 0 for record in records.values())
-
-
-def _in_rows(recorded: Recorded) -> list[str]:
+def _in_rows(recorded: RecordedRun) -> list[str]:
     """What rows tell of; of a dump any value is something."""
     if recorded.run.imported is not None:
         return ["values"] if holds_values(recorded) else []
-    return [name for phase, name in _PARTS.items() if any(t.num_rows for _, t in scanned(recorded, _of(phase)))]
+    return [name for phase, name in _PARTS.items() if any(t.num_rows for _, t in recorded.scan(_of(phase)))]
 
 
 def _of(phase: str) -> Any:
     def where(table: Any) -> Any:
-        import pyarrow.compute as pc
-
         return pc.equal(table["phase"], arrow(phase))
 
     return where
@@ -322,15 +275,8 @@ def _told(piece: JudgedEvidence, maker: int) -> JudgedEvidence:
 # its parameter without one.
 def with_laws(folded: Sequence[Folded]) -> tuple[Folded, ...]:
     """The same findings; laws that another one explains are told in its `then`."""
-    under: dict[int, list[Finding]] = {}
-    kept: list[Folded] = []
-    for each in folded:
-        leader = _leader(each.finding, folded) if each.finding.code in (*LAWS, REPLICAS) else None
-        if leader is None:
-            kept.append(each)
-        else:
-            under.setdefault(id(leader), []).append(each.finding)
-    return tuple(_with(each, under.get(id(each), ())) for each in kept)
+    by = (*LAWS, REPLICAS)
+    return told_under(folded, lambda each: _leader(each.finding, folded) if each.finding.code in by else None, _with)
 
 
 def _leader(law: Finding, folded: Sequence[Folded]) -> Folded | None:
@@ -362,8 +308,6 @@ def _is_seen_later(other: Finding, law: Finding) -> bool:
 
 
 def _with(leader: Folded, laws: Sequence[Finding]) -> Folded:
-    if not laws:
-        return leader
     finding = leader.finding
     began = min((law for law in laws if law.step < finding.step), key=lambda law: law.step, default=None)
     if began is not None:
@@ -375,15 +319,15 @@ def _with(leader: Folded, laws: Sequence[Finding]) -> Folded:
     return replace(leader, finding=replace(finding, then=(*finding.then, *said)))
 
 
-def with_course(folded: Sequence[Folded], records: Mapping[tuple[int, int], StepRecord]) -> tuple[Folded, ...]:
+def with_course(folded: Sequence[Folded], records: Records) -> tuple[Folded, ...]:
     """The same findings; those of a jump tell of the learning rate before it, and whether it came back.
 
     Args:
         folded: findings.
-        records: step records by (rank, step).
+        records: step records of all ranks.
     """
     found = [each for each in folded if each.finding.code == SPIKE]
-    past = {rank: of_rank(records, rank) for rank in {each.finding.rank for each in found}}
+    past = {rank: records.of_rank(rank) for rank in {each.finding.rank for each in found}}
     return tuple(
         replace(each, finding=_told_of_spikes(each.finding, past[each.finding.rank])) if each in found else each
         for each in folded

@@ -17,7 +17,8 @@ from hypocenter.detect import engine, group_engine
 from hypocenter.diagnose.partial import Partial, look_at_ranks
 from hypocenter.diagnose.rows import bad_steps
 from hypocenter.errors import ConfigError
-from hypocenter.record.reader import Knowledge, RecordedRun, open_run
+from hypocenter.record.rank_files import Knowledge
+from hypocenter.record.reader import RecordedRun, open_run
 
 _PARTS_OF_WORKER = 4  # so that one that is slow, or dies, holds up little
 _ATTEMPTS = 3  # of a part whose worker died

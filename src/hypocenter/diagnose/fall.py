@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from hypocenter.diagnose.records import OfRanks, Records
 from hypocenter.nouns import StepRecord
 
 RECOVERED = 64  # updates in a row that went through end a fall
@@ -38,16 +37,6 @@ class Fall:
 def scale_text(scale: float) -> str:
     """A loss scale as people write it: 65,536 or 5.8e-11."""
     return f"{scale:,.0f}" if 1 <= scale < 1e12 else f"{scale:.2g}"
-
-
-def by_rank(records: Mapping[tuple[int, int], StepRecord]) -> Mapping[int, list[StepRecord]]:
-    """The records of each rank in order of steps."""
-    if isinstance(records, Records):
-        return OfRanks(records)
-    found: dict[int, list[StepRecord]] = {}
-    for rank, step in sorted(records):
-        found.setdefault(rank, []).append(records[rank, step])
-    return found
 
 
 def fall_from(records: Sequence[StepRecord], step: int) -> Fall | None:

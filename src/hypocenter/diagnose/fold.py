@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Protocol, TypeVar
 
 from hypocenter.diagnose.consequences import Episode, episode_of, episodes, forecast, is_sick, what_followed
-from hypocenter.diagnose.fall import Fall, by_rank, fall_from, first_without_inverse, scale_text, streaks
+from hypocenter.diagnose.fall import Fall, fall_from, first_without_inverse, scale_text, streaks
 from hypocenter.diagnose.group import EACH_STEP, FORECAST, OF_THE_SCALE, Folded, Group
 from hypocenter.diagnose.judged_evidence import JudgedEvidence
-from hypocenter.diagnose.records import OfRanks, steps_in
+from hypocenter.diagnose.records import Records
 from hypocenter.nouns import Finding, StepRecord
 
 # Without evidence: what names a place comes before what names a symptom.
@@ -22,43 +21,36 @@ LOCATES = (BEFORE_REDUCTION,)  # codes that say where a failure started although
 _AFTER = ("HC101", "HC102", "HC106")  # gradient, loss, skipped step: what all ranks have
 
 
-def fold(
-    pieces: Sequence[JudgedEvidence], found: Iterable[Finding], records: Mapping[tuple[int, int], StepRecord]
-) -> tuple[Folded, ...]:
+def fold(pieces: Sequence[JudgedEvidence], found: Iterable[Finding], records: Records) -> tuple[Folded, ...]:
     """Findings of evidence and of rules as one ordered list, causes first.
 
     Args:
         pieces: by step, located ones first.
         found: what the rules found.
-        records: step records by (rank, step).
+        records: step records of all ranks.
     """
     ruled = sorted(found, key=lambda f: (f.step, _FIRST.index(f.code) if f.code in _FIRST else 9, f.rank))
-    past = by_rank(records)
     sick = {f.step for f in (*(e.finding for e in pieces), *ruled) if is_sick(f)}
-    sick |= {s for p in _skipping(past) for streak in streaks(p) for s in _after_first(streak, sick)}
-    spans = episodes(steps_in(records), sick)
+    sick |= {s for p in records.skipping() for streak in streaks(p) for s in _after_first(streak, sick)}
+    spans = episodes(records.steps().tolist(), sick)
     groups: list[Group] = []
     for piece in pieces:
         _place_piece(piece, groups, spans)
     for group in groups:
         shown = group.piece
         if shown is not None and shown.evidence.loss_scale is not None and group.finding.severity == "error":
-            group.fall = fall_from(past.get(group.finding.rank, []), group.finding.step)
-    ruled = led_by_one_rank(groups, ruled, lambda finding: Group(finding=finding))
+            group.fall = fall_from(records.of_rank(group.finding.rank), group.finding.step)
+    ruled = _led_by_one_rank(groups, ruled)
     _take_in_skips(groups)
-    _take_in_ruin(groups, past)
+    _take_in_ruin(groups, records)
     for finding in sorted(ruled, key=lambda f: f.code == FORECAST):  # last: whether it came true is known then
         if finding.code in OF_THE_SCALE:
-            _place_fall(finding, groups, past.get(finding.rank, []))
+            _place_fall(finding, groups, records.of_rank(finding.rank))
         else:
             _place_finding(finding, groups, spans)
     _take_in_unexplained(groups)
     folded = [_finished(group, spans, records) for group in groups]
     return tuple(sorted(folded, key=lambda f: _order(f.finding)))
-
-
-def _skipping(past: Mapping[int, list[StepRecord]]) -> Iterable[list[StepRecord]]:
-    return past.skipping() if isinstance(past, OfRanks) else past.values()
 
 
 def _order(finding: Finding) -> tuple[bool, int, bool, bool, int]:
@@ -175,10 +167,10 @@ def _take_in_unexplained(groups: list[Group]) -> None:
             groups.remove(group)
 
 
-def _take_in_ruin(groups: list[Group], past: Mapping[int, Sequence[StepRecord]]) -> None:
+def _take_in_ruin(groups: list[Group], records: Records) -> None:
     """Parameters that unscaling by a scale near zero made NaN, and what follows from them, belong to the fall."""
     for leader in [g for g in groups if g.fall is not None]:
-        step = first_without_inverse(past.get(leader.finding.rank, ()))
+        step = first_without_inverse(records.of_rank(leader.finding.rank))
         if step is None or step < leader.finding.step:
             continue
         leader.ruined_from = step
@@ -314,7 +306,7 @@ def _distance(leader: Finding, finding: Finding) -> tuple[bool, int]:
     return leader.rank != finding.rank and leader.step == finding.step, leader.step
 
 
-def _finished(group: Group, spans: Sequence[Episode], records: Mapping[tuple[int, int], StepRecord]) -> Folded:
+def _finished(group: Group, spans: Sequence[Episode], records: Records) -> Folded:
     finding, then = group.finding, what_followed(group, spans, records)
     return Folded(
         finding=replace(
@@ -327,29 +319,12 @@ def _finished(group: Group, spans: Sequence[Episode], records: Mapping[tuple[int
     )
 
 
-class Explained(Protocol):
-    """The part of a group of findings that is looked at here (hypocenter.diagnose.fold.Group)."""
-
-    finding: Finding
-    same: list[Finding]
-    followers: list[Finding]
-
-    @property
-    def is_located(self) -> bool:
-        """Whether a replay showed where it started."""
-        ...
-
-
-_G = TypeVar("_G", bound=Explained)
-
-
-def led_by_one_rank(groups: list[_G], ruled: Sequence[Finding], make: Callable[[Finding], _G]) -> list[Finding]:
+def _led_by_one_rank(groups: list[Group], ruled: Sequence[Finding]) -> list[Finding]:
     """Let findings of HC313 and HC312 lead groups that no replay explains, and follow those that one does.
 
     Args:
         groups: of evidence so far; changed in place.
         ruled: findings of rules.
-        make: a group of a finding without evidence.
 
     Returns:
         The findings of rules that are left to be placed.
@@ -364,7 +339,7 @@ def led_by_one_rank(groups: list[_G], ruled: Sequence[Finding], make: Callable[[
         if explained is not None:
             explained.followers.append(finding)
             continue
-        leader = make(finding)
+        leader = Group(finding=finding)
         for group in at_step:
             if not group.is_located and group.finding.code in _AFTER:
                 leader.followers += [group.finding, *group.same, *group.followers]

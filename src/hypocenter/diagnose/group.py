@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from hypocenter.diagnose.fall import Fall
@@ -37,3 +38,25 @@ class Folded:
 
     finding: Finding
     is_located: bool
+
+
+def told_under(
+    folded: Sequence[Folded],
+    leader_of: Callable[[Folded], Folded | None],
+    told: Callable[[Folded, Sequence[Finding]], Folded],
+) -> tuple[Folded, ...]:
+    """The same findings, without those that another one explains.
+
+    Args:
+        leader_of: gives the one that explains a finding; None: nothing does.
+        told: gives a finding that tells of those that it explains.
+    """
+    under: dict[int, list[Finding]] = {}
+    kept: list[Folded] = []
+    for each in folded:
+        leader = leader_of(each)
+        if leader is None:
+            kept.append(each)
+        else:
+            under.setdefault(id(leader), []).append(each.finding)
+    return tuple(told(each, under[id(each)]) if id(each) in under else each for each in kept)

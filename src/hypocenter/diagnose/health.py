@@ -73,13 +73,8 @@ def measure(name: str, *, column: str, needs: Needs | tuple[Needs, ...], order: 
         needs: what has to be recorded for it; of several, one.
         order: of its column.
     """
-
-    def register(take: Take) -> Take:
-        given = (needs,) if isinstance(needs, str) else needs
-        CATALOGUE.register(name, Measure(name=name, column=column, needs=given, order=order, take=take))
-        return take
-
-    return register
+    given = (needs,) if isinstance(needs, str) else needs
+    return CATALOGUE.adding(name, lambda take: Measure(name=name, column=column, needs=given, order=order, take=take))
 
 
 def measures(plugins: Iterable[str] = ()) -> list[Measure]:

@@ -29,11 +29,6 @@ def above(value: float, limit: float) -> str:
     return f"{text} > {short(limit)}"
 
 
-def counted(n: int, noun: str) -> str:
-    """A count with its noun: "1 value", "2 values", "16,777,216 values"."""
-    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
-
-
 def listed(numbers: Iterable[int], at_most: int | None = None) -> str:
     """Whole numbers in rising order: "3, 5 to 9, 12".
 

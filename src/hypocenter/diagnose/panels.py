@@ -12,21 +12,22 @@ from __future__ import annotations
 # (pyarrow.compute makes its functions when it is imported)
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import lru_cache, reduce
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from hypocenter.detect.group_engine import GroupReads
 from hypocenter.detect.panel import JobHistory, Panel
-from hypocenter.diagnose.records import Records, last_steps
+from hypocenter.diagnose.records import Records
 from hypocenter.diagnose.rows_by_step import RowsByStep
 from hypocenter.nouns import Place, StepRecord
 
 
 def panels_of(
     rows: RowsByStep,
-    records: Mapping[tuple[int, int], StepRecord],
+    records: Records,
     *,
     ranks: Sequence[int],
     places: Mapping[int, Place],
@@ -36,23 +37,23 @@ def panels_of(
 
     Args:
         rows: those that `of_ranks` asked for, of all ranks; it is emptied step by step.
-        records: step records by (rank, step).
+        records: step records of all ranks.
         ranks: of the recording.
         places: where each rank stands.
         steps: that panels are wanted of; all when not given.
     """
     if len(ranks) < 2 and not rows.steps():
         return
-    last = last_steps(records)
+    last = records.last_steps()
     by_step: dict[int, dict[int, StepRecord]] = defaultdict(dict)
-    for (rank, step), record in records.items() if steps is None else ():
-        by_step[step][rank] = record
+    for rank, record in records if steps is None else ():
+        by_step[record.step][rank] = record
     history = JobHistory()
     for step in sorted({*by_step, *rows.steps()} if steps is None else steps):
         yield Panel(
             step=step,
             table=rows.take(step),
-            records=by_step.get(step, {}) if steps is None else _at(records, step),
+            records=by_step.get(step, {}) if steps is None else records.at_step(step),
             places=places,
             ranks=tuple(ranks),
             last_steps=last,
@@ -60,16 +61,8 @@ def panels_of(
         )
 
 
-def _at(records: Mapping[tuple[int, int], StepRecord], step: int) -> Mapping[int, StepRecord]:
-    if isinstance(records, Records):
-        return records.at_step(step)
-    return {rank: record for (rank, of), record in records.items() if of == step}
-
-
 def of_ranks(table: Any, reads: Collection[GroupReads]) -> Any:
-    """Which rows of a table or batch rules over ranks ask for, computed on columns; None: no row."""
-    import pyarrow.compute as pc
-
+    """Which rows of a table or batch rules over ranks ask for, computed on columns."""
     columns: dict[GroupReads, Callable[[], Any]] = {
         "digest": lambda: pc.is_valid(table["digest"]),
         "comm": lambda: pc.equal(table["phase"], arrow("comm")),
@@ -83,10 +76,7 @@ def of_ranks(table: Any, reads: Collection[GroupReads]) -> Any:
         "sdc": lambda: pc.equal(table["site"], arrow("sdc")),
         "law": lambda: pc.or_(pc.equal(table["port"], arrow("grad_made")), pc.equal(table["port"], arrow("grad_used"))),
     }
-    mask: Any = None
-    for word in reads:
-        mask = columns[word]() if mask is None else pc.or_(mask, columns[word]())
-    return mask
+    return reduce(pc.or_, (columns[word]() for word in reads))
 
 
 @lru_cache(maxsize=256, typed=True)

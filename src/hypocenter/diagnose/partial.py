@@ -3,6 +3,9 @@
 Merging is associative and does not depend on the order: ranks may be looked at by whatever executor, in whatever parts.
 """
 
+# pyright: reportAttributeAccessIssue=false
+# (pyarrow.compute makes its functions when it is imported)
+
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -10,21 +13,23 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from hypocenter.detect.columns import Bools, Columns
 from hypocenter.detect.engine import Engine
 from hypocenter.detect.group_engine import GroupEngine
 from hypocenter.detect.job_sketch import JobSketch, RankSketch
 from hypocenter.detect.local_rows import REDUCED
+from hypocenter.diagnose.panels import arrow
 from hypocenter.diagnose.rank_look import RankLook, look_at
-from hypocenter.diagnose.rows import MANY_RANKS, without_repeats
 from hypocenter.record.reader import RecordedRun
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from hypocenter.detect.step_columns import StepColumns
 
+MANY_RANKS = 16  # from here on rows that tell nothing new are left out
+FEW_BAD = 4  # gradients that are not finite, of one step of one rank: a rule needs to know whether it is only one
 _LAW_PORTS = ("grad_made", "grad_used")
 
 
@@ -80,9 +85,25 @@ def look_at_ranks(
 
 
 def thinned(kept: pa.Table, records: StepColumns) -> pa.Table:
-    """Without rows that only say of one more gradient that it is not finite."""
-    counts = records.column("n_bad_grads")
-    return without_repeats(kept, {int(s): int(n) for s, n in zip(records.steps, counts, strict=True) if n})
+    """Without most of the rows that only say of one more gradient's norm that it was not finite.
+
+    After a NaN every gradient of every rank has one at every step. Of steps whose records count them FEW_BAD stay.
+
+    Args:
+        kept: the rows for rules over one rank.
+        records: of its steps.
+    """
+    is_norm = pc.and_(pc.equal(kept["phase"], arrow("grad")), pc.equal(kept["port"], arrow("grad")))
+    is_norm = pc.and_(is_norm, pc.equal(kept["n_hist"], arrow(0)))
+    at = np.flatnonzero(is_norm.to_numpy(zero_copy_only=False))
+    step = kept["step"].to_numpy()[at]
+    order = np.argsort(step, kind="stable")
+    starts = np.flatnonzero(np.diff(step[order], prepend=-1))
+    number = np.arange(len(at)) - np.repeat(starts, np.diff(np.append(starts, len(at))))
+    is_counted = np.isin(step[order], records.steps[records.column("n_bad_grads") >= FEW_BAD])
+    keep = np.ones(kept.num_rows, dtype=np.bool_)
+    keep[at[order][(number >= FEW_BAD) & is_counted]] = False
+    return kept.filter(pa.array(keep)) if not keep.all() else kept
 
 
 class Beside:
@@ -126,8 +147,6 @@ class Beside:
 
     def table(self) -> pa.Table:
         """The rows, with their rank and words as they are."""
-        import pyarrow as pa
-
         from hypocenter.record.reader import with_rank
         from hypocenter.record.schema import READINGS
 
@@ -136,6 +155,4 @@ class Beside:
 
 
 def _arrow(rows: Bools) -> pa.Array:
-    import pyarrow as pa
-
     return pa.array(rows)

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
+import pyarrow as pa
 
 from hypocenter.detect.batch_series import BatchSeries
 from hypocenter.detect.columns import Bools, Columns, Ints
@@ -23,24 +23,10 @@ from hypocenter.detect.replica_rows import BATCH_PREFIX, UNWRAPPED
 from hypocenter.detect.step_columns import StepColumns
 from hypocenter.detect.window import KEPT_RECORDS
 from hypocenter.nouns import Finding, Reading, StepRecord
-
-if TYPE_CHECKING:
-    import pyarrow as pa
+from hypocenter.record.reader import RecordedRun
 
 # ports that begin so are for rules over ranks alone
 OVER_RANKS = ("replica", "grad_local", "grad_reduced", "grad_made", "grad_used")
-
-
-class Walked(Protocol):
-    """A recording whose ranks can be walked (hypocenter.record.reader)."""
-
-    def walk(self, rank: int, take: Callable[[Any], Any]) -> pa.Table | None:
-        """Rows kept of one rank, batch by batch."""
-        ...
-
-    def record_table(self, rank: int) -> pa.Table:
-        """Its step records."""
-        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -135,7 +121,7 @@ def _near_limit(columns: Columns) -> Bools:
 
 
 def look_at(
-    recorded: Walked,
+    recorded: RecordedRun,
     rank: int,
     engine: Engine,
     *,
@@ -153,8 +139,6 @@ def look_at(
         beside: sees each batch as well.
         thin: leaves rows out that tell nothing new.
     """
-    import pyarrow as pa
-
     whole = np.zeros(0, np.int64) if whole is None else whole
     reads = frozenset(engine.reads) - {"imported"}
     walk = RankWalk(reads, whole)

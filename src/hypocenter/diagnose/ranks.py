@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from hypocenter.diagnose.evidence import AddedUp, Evidence, Share
-from hypocenter.diagnose.group import Folded
+from hypocenter.diagnose.group import Folded, told_under
 from hypocenter.diagnose.judged_evidence import JudgedEvidence, RunEvidence, judged_piece
 from hypocenter.nouns import Finding
 
@@ -103,15 +103,8 @@ def with_device(folded: Sequence[Folded]) -> tuple[Folded, ...]:
     blamed = [f for f in folded if f.finding.code in HARDWARE]
     if not blamed:
         return tuple(folded)
-    under: dict[int, list[Finding]] = {}
-    kept: list[Folded] = []
-    for each in folded:
-        leader = None if each in blamed else _leader(each.finding, blamed)
-        if leader is None:
-            kept.append(each)
-        else:
-            under.setdefault(id(leader), []).append(each.finding)
-    return tuple(_with(each, under.get(id(each), ())) for each in _first(kept, blamed))
+    found = told_under(folded, lambda each: None if each in blamed else _leader(each.finding, blamed), _with)
+    return tuple(_first(found, blamed))
 
 
 def _leader(finding: Finding, blamed: Sequence[Folded]) -> Folded | None:
@@ -141,8 +134,6 @@ def _first(kept: Sequence[Folded], blamed: Sequence[Folded]) -> list[Folded]:
 
 
 def _with(device: Folded, findings: Sequence[Finding]) -> Folded:
-    if not findings:
-        return device
     said = [f"step {f.step}, rank {f.rank}: {f.title}" for f in findings[:_SHOWN]]
     more = [f"{len(findings) - _SHOWN} further findings"] if len(findings) > _SHOWN else []
     bundle = device.finding.bundle or next((f.bundle for f in findings if f.bundle), None)

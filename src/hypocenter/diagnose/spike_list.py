@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
@@ -11,6 +11,7 @@ from msgspec import Meta
 
 from hypocenter.detect.spikes import Series
 from hypocenter.diagnose.judged_evidence import JudgedEvidence
+from hypocenter.diagnose.records import Records
 from hypocenter.diagnose.rulings import fact
 from hypocenter.diagnose.spike_words import what_jumped
 from hypocenter.nouns import Source, StepRecord
@@ -56,24 +57,23 @@ class Answer:
         return tuple(sorted({index for spike in self.spikes for index in spike.dataset_indices}))
 
 
-def answer(run: str, records: Mapping[tuple[int, int], StepRecord], pieces: Sequence[JudgedEvidence]) -> Answer:
+def answer(run: str, records: Records, pieces: Sequence[JudgedEvidence]) -> Answer:
     """The jumps of a recording, one for a step: of the rank on which most is proven.
 
     Args:
         run: the recording's name.
-        records: step records by (rank, step).
+        records: its step records.
         pieces: its evidence.
     """
     found: dict[int, list[Spike]] = defaultdict(list)
     for piece in pieces:
         if piece.evidence.trigger == "spike":
             found[piece.finding.step].append(_proven(piece))
-    for rank in {rank for rank, _ in records}:
-        for spike in _jumps(rank, (record for (r, _), record in sorted(records.items()) if r == rank)):
+    for rank in records.by_rank:
+        for spike in _jumps(rank, records.of_rank(rank)):
             found[spike.step].append(spike)
     chosen = tuple(min(found[step], key=_order) for step in sorted(found))
-    steps = {step for _, step in records}
-    return Answer(status="jumped" if chosen else "healthy", run=run, steps=len(steps), spikes=chosen)
+    return Answer(status="jumped" if chosen else "healthy", run=run, steps=len(records.steps()), spikes=chosen)
 
 
 def _order(spike: Spike) -> tuple[bool, bool, bool, int]:

@@ -64,12 +64,7 @@ def cause(name: str, *, order: int, of_spikes: bool = False) -> Callable[[Decide
             where="@cause",
             fix=f"did you mean {near[0]!r}?" if near else "use a name with a dot, such as acme.bad-firmware",
         )
-
-    def register(decide: Decide) -> Decide:
-        CATALOGUE.register(name, Cause(name=name, order=order, decide=decide, of_spikes=of_spikes))
-        return decide
-
-    return register
+    return CATALOGUE.adding(name, lambda decide: Cause(name=name, order=order, decide=decide, of_spikes=of_spikes))
 
 
 def causes(plugins: Iterable[str] = ()) -> dict[str, Cause]:

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hypocenter.diagnose.evidence import Evidence, OpFacts, TensorFacts
-from hypocenter.diagnose.numbers import above, counted, listed, short
+from hypocenter.diagnose.numbers import above, listed, short
 from hypocenter.diagnose.operators import subject
 from hypocenter.diagnose.rulings import Overflow
+from hypocenter.in_words import counted
 from hypocenter.optrace import UNSEEN, UNWRITTEN
 
 MIN_POINTS = 4  # fewer make a line through anything

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from hypocenter.doctor.answer import Answer, Area, Check, Status
+from hypocenter.in_words import counted, some
 
 _ORDER = {"problem": 0, "warning": 1, "cannot-tell": 2, "ok": 3, "not-applicable": 4}
 _AREAS: tuple[Area, ...] = ("itself", "toolkits", "settings", "communication", "arithmetic")
@@ -44,25 +45,20 @@ def _status(checks: tuple[Check, ...], asked: Collection[Area], missing: tuple[i
 def _sentence(
     checks: tuple[Check, ...], status: Status, asked: Collection[Area], n_ranks: int, missing: tuple[int, ...]
 ) -> str:
-    counted = {name: sum(one.status == name for one in checks) for name in _ORDER}
-    n_told = counted["ok"] + counted["warning"] + counted["problem"]
+    n_of = {name: sum(one.status == name for one in checks) for name in _ORDER}
+    n_told = n_of["ok"] + n_of["warning"] + n_of["problem"]
     hosts = {one.host for one in checks if one.host}
     where = f" on {next(iter(hosts))}" if len(hosts) == 1 else f" on {len(hosts)} machines" if hosts else ""
     where += f", {n_ranks} ranks" if n_ranks > 1 else ""
-    tail = f"; {_n(counted['warning'], 'warning')}" if counted["warning"] else ""
-    tail += f"; {_n(counted['cannot-tell'], 'check')} could not tell" if counted["cannot-tell"] else ""
+    tail = f"; {counted(n_of['warning'], 'warning')}" if n_of["warning"] else ""
+    tail += f"; {counted(n_of['cannot-tell'], 'check')} could not tell" if n_of["cannot-tell"] else ""
     if status == "problems":
         named = list(dict.fromkeys(one.title for one in checks if one.status == "problem"))
         absent = [f"{'ranks' if len(missing) > 1 else 'rank'} {', '.join(map(str, missing))} never answered"]
-        told = (absent if missing else []) + named[:_MOST_NAMED]
-        more = f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
-        n = max(counted["problem"], 1)
-        return f"{_n(n, 'problem')} in {_n(n_told, 'check')}{where}: {', '.join(told)}{more}{tail}"
+        told = [*(absent if missing else []), *([some(named, _MOST_NAMED)] if named else [])]
+        n = max(n_of["problem"], 1)
+        return f"{counted(n, 'problem')} in {counted(n_told, 'check')}{where}: {', '.join(told)}{tail}"
     if status == "cannot-tell":
         untold = [area for area in _AREAS if area in asked]
         return f"cannot tell: nothing about {' and '.join(untold) or 'this machine'} could be checked{where}"
-    return f"healthy: {_n(n_told, 'check')}{where}{tail}"
-
-
-def _n(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    return f"healthy: {counted(n_told, 'check')}{where}{tail}"

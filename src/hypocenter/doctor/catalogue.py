@@ -34,12 +34,7 @@ CATALOGUE: Catalogue[Entry] = Catalogue("hypocenter.doctor.checks", "hypocenter.
 
 def check(code: str, *, title: str, area: Area = "toolkits", order: int = 100) -> Callable[[Look], Look]:
     """Register a check under an area's word and the name of its file: `toolkit.host-compiler`."""
-
-    def register(look: Look) -> Look:
-        CATALOGUE.register(code, Entry(code=code, area=area, title=title, order=order, look=look))
-        return look
-
-    return register
+    return CATALOGUE.adding(code, lambda look: Entry(code=code, area=area, title=title, order=order, look=look))
 
 
 def checks(plugins: Iterable[str] = ()) -> list[Entry]:

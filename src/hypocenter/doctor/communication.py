@@ -15,15 +15,17 @@ import selectors
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any, NamedTuple
+
+import msgspec
 
 from hypocenter.doctor import job
 from hypocenter.doctor.answer import Check, CheckStatus
 from hypocenter.doctor.child import Child
 from hypocenter.doctor.job import Place
 from hypocenter.doctor.over_ranks import judged
-from hypocenter.doctor.over_ranks.reports import last_words, of_plain
+from hypocenter.doctor.over_ranks.reports import last_words
 
 _TO_END_S = 1.0  # of the timeout, for ending the children
 _AFTER_SPEAKING_S = 1.5  # how long the children of the rank that speaks may take to tell the others
@@ -63,7 +65,7 @@ def examine_job(
         settings: of this process, plain data; compared over the ranks.
     """
     deadline = time.monotonic() + timeout_s - min(_TO_END_S, 0.1 * timeout_s)
-    carried = {"own": [asdict(check) for check in own], "settings": dict(settings or {})}
+    carried = {"own": msgspec.to_builtins(own), "settings": dict(settings or {})}
     here = job.place(environ)
     if here is None:
         return _locally(deadline, environ, ranks, carried)
@@ -100,7 +102,7 @@ def _as_rank(here: job.Place, deadline: float, environ: Mapping[str, str], carri
                 verdict = message["verdict"]
                 _until_spoken(child, deadline)
                 child.kill()
-                return _of_plain(verdict)
+                return msgspec.convert(verdict, Examined)
             if kind == "unreachable":
                 return _given_up(child, unreachable(here, message["text"]), here, deadline)
             if kind == "closed" and not died and time.monotonic() < deadline:
@@ -178,14 +180,9 @@ def _request(rank: int, n_ranks: int, deadline: float, carried: Mapping[str, Any
 def _answered(child: Child, message: Mapping[str, Any], hosts: Mapping[int, str]) -> Examined:
     """This rank leads: judge what all have reported, and tell the others."""
     examined = judged(message, hosts)
-    telling = [asdict(replace(check, evidence={})) for check in examined.checks][:_SHOWN_TO_OTHERS]  # worst first
-    child.send({"verdict": {"checks": telling, "missing": list(examined.missing), "n_ranks": examined.n_ranks}})
+    telling = tuple(replace(check, evidence={}) for check in examined.checks[:_SHOWN_TO_OTHERS])  # worst first
+    child.send({"verdict": msgspec.to_builtins(examined._replace(checks=telling))})
     return examined
-
-
-def _of_plain(verdict: Mapping[str, Any]) -> Examined:
-    checks = tuple(of_plain(each) for each in verdict["checks"])
-    return Examined(checks, tuple(verdict["missing"]), verdict["n_ranks"])
 
 
 def _next(children: Sequence[Child], deadline: float) -> tuple[str, dict[str, Any]]:

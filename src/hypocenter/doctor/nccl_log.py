@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -56,19 +56,19 @@ class Warned:
     count: int = 1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True)
 class NcclLog:
     """What a log says."""
 
-    versions: Mapping[str, tuple[str, ...]]  # version -> hosts
-    interfaces: Mapping[str, tuple[str, ...]]  # host -> interfaces that its processes set out from
-    networks: Mapping[str, int]  # "IB", "Socket", "AWS Libfabric" -> processes
-    transports: Mapping[str, int]  # "P2P/CUMEM", "SHM/direct", "NET/IB with GPU Direct RDMA" -> channels
-    n_ranks: int
-    hosts: tuple[str, ...]
-    settings: Mapping[str, str]  # NCCL_* that it found in the environment
-    no_ib: bool
-    warnings: tuple[Warned, ...]
+    versions: dict[str, set[str]] = field(default_factory=dict)  # version -> hosts
+    interfaces: dict[str, set[str]] = field(default_factory=dict)  # host -> those that its processes set out from
+    networks: dict[str, set[str]] = field(default_factory=dict)  # "IB", "Socket", "AWS Libfabric" -> processes
+    transports: Counter[str] = field(default_factory=Counter)  # "P2P/CUMEM", "SHM/direct", "NET/IB ..." -> channels
+    n_ranks: int = 0
+    hosts: dict[str, None] = field(default_factory=dict)  # in the order in which they come
+    settings: dict[str, str] = field(default_factory=dict)  # NCCL_* that it found in the environment
+    no_ib: bool = False
+    warnings: dict[tuple[str, str], Warned] = field(default_factory=dict)  # by host and text
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,19 +82,6 @@ class Explained:
     why: str
     fix: tuple[str, ...] = ()
     is_consequence: bool = False  # of something else that went wrong first
-
-
-@dataclass(slots=True)
-class _Counts:
-    versions: dict[str, set[str]] = field(default_factory=dict)
-    interfaces: dict[str, set[str]] = field(default_factory=dict)
-    networks: dict[str, set[str]] = field(default_factory=dict)
-    transports: Counter[str] = field(default_factory=Counter)
-    n_ranks: int = 0
-    hosts: dict[str, None] = field(default_factory=dict)
-    settings: dict[str, str] = field(default_factory=dict)
-    no_ib: bool = False
-    warnings: dict[tuple[str, str], Warned] = field(default_factory=dict)
 
 
 def read(path: Path) -> NcclLog:
@@ -118,20 +105,14 @@ def read(path: Path) -> NcclLog:
 
 def parsed(lines: Iterable[str]) -> NcclLog:
     """Everything that the lines say; lines of others are passed over."""
-    counts = _Counts()
+    log = NcclLog()
     for line in lines:
         match = _LINE.search(line)
         if match:
-            _take(counts, match)
+            _take(log, match)
         elif version := _VERSION.search(line):
-            counts.versions.setdefault(version[1], set())
-    return NcclLog(
-        versions={version: tuple(sorted(hosts)) for version, hosts in counts.versions.items()},
-        interfaces={host: tuple(sorted(names)) for host, names in counts.interfaces.items()},
-        networks={name: len(who) for name, who in counts.networks.items()},
-        transports=dict(counts.transports), n_ranks=counts.n_ranks, hosts=tuple(counts.hosts),
-        settings=counts.settings, no_ib=counts.no_ib, warnings=tuple(counts.warnings.values()),
-    )  # fmt: skip
+            log.versions.setdefault(version[1], set())
+    return log
 
 
 def checks_of(log: NcclLog) -> list[Check]:
@@ -158,32 +139,32 @@ def explained(text: str) -> Explained | None:
     return next((entry for entry in known() if entry.pattern.search(text)), None)
 
 
-def _take(counts: _Counts, match: re.Match[str]) -> None:
+def _take(log: NcclLog, match: re.Match[str]) -> None:
     host, process, text = match["host"], f"{match['host']}:{match['pid']}", match["text"].strip()
-    counts.hosts.setdefault(host)
+    log.hosts.setdefault(host)
     if match["level"] == "WARN":
-        before = counts.warnings.get((host, text))
+        before = log.warnings.get((host, text))
         n_before = before.count if before else 0
-        counts.warnings[host, text] = Warned(
+        log.warnings[host, text] = Warned(
             text=text, where=match["where"] or "", host=host, device=int(match["device"]), count=n_before + 1
         )
         return
     if found := _VERSION.search(text):
-        counts.versions.setdefault(found[1], set()).add(host)
+        log.versions.setdefault(found[1], set()).add(host)
     if found := _BOOTSTRAP.search(text):
-        counts.interfaces.setdefault(host, set()).add(found[1])
+        log.interfaces.setdefault(host, set()).add(found[1])
     if found := _NETWORK.search(text):
-        counts.networks.setdefault(found[1], set()).add(process)
+        log.networks.setdefault(found[1], set()).add(process)
     if found := _RANK.search(text):
-        counts.n_ranks = max(counts.n_ranks, int(found[2]))
+        log.n_ranks = max(log.n_ranks, int(found[2]))
     if found := _SET.search(text):
-        counts.settings[found[1]] = found[2]
-    counts.no_ib = counts.no_ib or "NET/IB : No device found" in text
+        log.settings[found[1]] = found[2]
+    log.no_ib = log.no_ib or "NET/IB : No device found" in text
     if found := _VIA.search(text):
         if found[3] != "receive":  # each channel over the network is told of at both ends
-            counts.transports[_way(found[4], found[5])] += 1
+            log.transports[_way(found[4], found[5])] += 1
     elif found := _OLD_VIA.search(text):
-        counts.transports[_way(found[3], found[4])] += 1
+        log.transports[_way(found[3], found[4])] += 1
 
 
 def _way(via: str, rest: str) -> str:
@@ -211,13 +192,13 @@ def _versions(log: NcclLog) -> list[Check]:
     """
     if len(log.versions) < 2:
         return []
-    text = "; ".join(f"{version} on {', '.join(hosts) or 'a host'}" for version, hosts in log.versions.items())
+    text = "; ".join(f"{version} on {', '.join(sorted(hosts)) or 'a host'}" for version, hosts in log.versions.items())
     return [
         Check(
             code="comm.nccl-version", area="communication", title="version of NCCL", status="problem",
             what=f"the ranks run NCCL {text}", why="ranks with different versions hang or fail as they set up a group",
             fix=('python -c "import torch; print(torch.__version__, torch.cuda.nccl.version())"  # on each host',),
-            evidence={"versions": {version: list(hosts) for version, hosts in log.versions.items()}},
+            evidence={"versions": {version: sorted(hosts) for version, hosts in log.versions.items()}},
         )
     ]  # fmt: skip
 
@@ -250,8 +231,9 @@ def _ways(log: NcclLog) -> list[Check]:
         return []
     text = f"NCCL {', '.join(log.versions) or '(version not told)'}: {'; '.join(facts)}"
     evidence: dict[str, Any] = {
-        "transports": dict(log.transports), "networks": dict(log.networks), "settings": dict(log.settings),
-        "interfaces": {host: list(names) for host, names in log.interfaces.items()}, "hosts": list(log.hosts),
+        "transports": dict(log.transports), "settings": log.settings,
+        "networks": {name: len(processes) for name, processes in log.networks.items()},
+        "interfaces": {host: sorted(names) for host, names in log.interfaces.items()}, "hosts": list(log.hosts),
     }  # fmt: skip
     status, why, fix = _judged_ways(log, interfaces)
     return [
@@ -303,7 +285,7 @@ def _warnings(log: NcclLog) -> list[Check]:
         Some warnings are harmless.
     """
     told: dict[str, tuple[Explained | None, list[Warned]]] = {}
-    for warned in log.warnings:
+    for warned in log.warnings.values():
         entry = explained(warned.text)
         told.setdefault(entry.name if entry else warned.text, (entry, []))[1].append(warned)
     only_causes = [each for each in told.values() if each[0] is None or not each[0].is_consequence]

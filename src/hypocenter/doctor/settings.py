@@ -18,6 +18,7 @@ import msgspec
 
 from hypocenter.doctor.answer import Check, CheckStatus
 from hypocenter.doctor.machine import Machine, version_table
+from hypocenter.in_words import some
 from hypocenter.manual import Manual, parse
 
 Kind = Literal["variable", "switch"]
@@ -232,8 +233,7 @@ def _difference(name: str, kind: str, values: Mapping[int, str], row: Setting | 
 
 
 def _ranks(ranks: list[int]) -> str:
-    more = f" and {len(ranks) - _MOST_NAMED} more" if len(ranks) > _MOST_NAMED else ""
-    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks[:_MOST_NAMED]))}{more}"
+    return f"rank{'s' if len(ranks) > 1 else ''} {some(ranks, _MOST_NAMED)}"
 
 
 def _check(

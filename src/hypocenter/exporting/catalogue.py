@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hypocenter.catalogue import Catalogue
+from hypocenter.catalogue import Catalogue, about
 from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.errors import ConfigError, ExistsError, UnknownNameError
 from hypocenter.nouns import Diagnosis
@@ -47,13 +47,7 @@ EXPORTERS: Catalogue[Exporter] = Catalogue("hypocenter.exporting.kinds", "hypoce
 
 def exporter(name: str) -> Callable[[Write], Write]:
     """Register a function as the writer of this kind; the first line of its docstring says what is made."""
-
-    def register(write: Write) -> Write:
-        about = (write.__doc__ or "").strip().partition("\n")[0]
-        EXPORTERS.register(name, Exporter(name=name, about=about, write=write))
-        return write
-
-    return register
+    return EXPORTERS.adding(name, lambda write: Exporter(name=name, about=about(write), write=write))
 
 
 def export(recording: RecordedRun, kind: str, out: Path, *, force: bool = False) -> Export:

@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from hypocenter.catalogue import Catalogue
+from hypocenter.catalogue import Catalogue, about
 from hypocenter.errors import HypocenterError, NoRecordingError
 from hypocenter.importing.recording import Recording, Tally
 from hypocenter.nouns import Imported, Run
@@ -67,13 +67,7 @@ Read = Callable[[Path, Recording], None]
 
 def importer(name: str, *, accepts: Callable[[Head], float]) -> Callable[[Read], Read]:
     """Register a function as the reader of this kind; the first line of its docstring says what is read."""
-
-    def register(read: Read) -> Read:
-        about = (read.__doc__ or "").strip().partition("\n")[0]
-        IMPORTERS.register(name, Importer(name=name, about=about, accepts=accepts, read=read))
-        return read
-
-    return register
+    return IMPORTERS.adding(name, lambda read: Importer(name=name, about=about(read), accepts=accepts, read=read))
 
 
 def import_dump(path: Path, out: str | None, *, kind: str | None = None, force: bool = False) -> Done:

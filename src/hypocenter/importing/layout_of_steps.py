@@ -8,6 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from hypocenter.importing.recording import Recording
+
 _STEP = re.compile(r"step(\d{1,15})")
 _RANK = re.compile(r"(?:rank|device)(\d{1,9})")
 _PROCESS = re.compile(r"proc(\d{1,12})|rank")
@@ -25,19 +27,14 @@ class Part:
     step: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """All of a dump, ranks rising and of each rank the steps."""
-
-    parts: tuple[Part, ...]
-    twice: tuple[Path, ...]  # other files of a rank and step that is there already
-    notes: tuple[str, ...] = ()
-
-
-def parts_of(path: Path, is_wanted: Callable[[str], bool], say: Callable[[str], None]) -> Parts:
+def parts_of(path: Path, is_wanted: Callable[[str], bool], into: Recording) -> list[Part]:
     """Find files by name below a path (or the one that it is), each with the rank and step that its folders tell.
 
-    Processes that no rank is told of are numbered in the order of their folders' names.
+    Processes that no rank is told of are numbered in the order of their folders' names. The recording is told of how
+    many ranks it is, and of what is left out.
+
+    Returns:
+        Ranks rising and of each rank the steps.
     """
     found = [path] if path.is_file() else _below(path, is_wanted)
     told = [(_number(_STEP, file), _rank_word(file), file) for file in found]
@@ -46,19 +43,14 @@ def parts_of(path: Path, is_wanted: Callable[[str], bool], say: Callable[[str], 
     twice: list[Path] = []
     for step, word, file in told:
         rank = word if isinstance(word, int) else processes.index(word)
-        key = rank, step or 0
-        if key in kept:
+        if kept.setdefault((rank, step or 0), file) is not file:
             twice.append(file)
-            continue
-        kept[key] = file
     if len(processes) > 1:
-        notes = (f"{len(processes)} processes without a rank are taken as ranks 0 to {len(processes) - 1}",)
-    else:
-        notes = ()
+        into.note(f"{len(processes)} processes without a rank are taken as ranks 0 to {len(processes) - 1}")
     for file in twice[:3]:
-        say(f"{file} is left out: another file is of the same rank and step; import it on its own")
-    parts = [Part(path=file, rank=rank, step=step) for (rank, step), file in sorted(kept.items())]
-    return Parts(parts=tuple(parts), twice=tuple(twice), notes=notes)
+        into.problem(f"{file} is left out: another file is of the same rank and step; import it on its own")
+    into.world_size = max((rank for rank, _ in kept), default=0) + 1
+    return [Part(path=file, rank=rank, step=step) for (rank, step), file in sorted(kept.items())]
 
 
 def _below(root: Path, is_wanted: Callable[[str], bool]) -> list[Path]:

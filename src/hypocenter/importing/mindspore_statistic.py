@@ -10,11 +10,10 @@ from pathlib import Path
 
 from hypocenter.importing.mindspore_names import IO, FileName, dtype_of
 from hypocenter.importing.mindspore_tree import rows_of
-from hypocenter.importing.statistics import summary_of
+from hypocenter.importing.statistics import shape_of, summary_of
 from hypocenter.nouns import Summary
 
 _BAD = {"NaN Count": "n_nan", "Positive Inf Count": "n_posinf", "Negative Inf Count": "n_neginf"}
-_MOST_ELEMENTS = 1 << 60
 _WHOLE = re.compile(r"\d{1,18}")
 _DIGESTS = {"MD5": "md5", "SHA1": "sha1"}
 
@@ -97,10 +96,7 @@ def _counted(summary: Summary, lacks: str, cells: Mapping[str, str]) -> tuple[Su
 
 def _shape(text: str) -> tuple[int, ...] | None:
     words = text.strip().strip("()[]\"'").replace(",", " ").split()
-    if len(words) > 64 or not all(map(_WHOLE.fullmatch, words)):
-        return None
-    shape = tuple(map(int, words))
-    return shape if math.prod(shape) <= _MOST_ELEMENTS else None
+    return shape_of(list(map(int, words))) if all(map(_WHOLE.fullmatch, words)) else None
 
 
 def _whole(text: str) -> int | None:

@@ -12,7 +12,8 @@ from hypocenter.importing.mindspore_graph import GraphParameter, Node
 from hypocenter.importing.mindspore_items import Execution, Item, Sink
 from hypocenter.importing.mindspore_names import Scope, flat, number_of, scope_of, scope_of_flat, site_of, stem_of
 from hypocenter.importing.mindspore_values import Value, Values
-from hypocenter.nouns import Phase, Reading, Summary
+from hypocenter.importing.statistics import value_of
+from hypocenter.nouns import Phase, Reading
 from hypocenter.optimizers.rule import words_of
 
 _APART = 4  # orders of one run: parameters, inputs, outputs, the cell
@@ -204,9 +205,7 @@ class Step:
         value = self.values.of(run, run.outputs[0])
         if value is None or value.summary.n != 1:
             return
-        summary = value.summary
-        bad = float("nan") if summary.n_nan else float("inf") if summary.n_posinf else float("-inf")
-        self.loss = bad if summary.n_nonfinite else None if "sum" in value.lacks else summary.sum
+        self.loss = value_of(value.summary) if value.summary.n_nonfinite or "sum" not in value.lacks else None
         if self.loss is not None:
             self._give_plain(self._reading(value, "loss", "loss", "value", self._order + 3))
 
@@ -387,8 +386,7 @@ def _is_setting(value: Value) -> bool:
 
 def constant(value: Value, step: int, site: str) -> Reading:
     """A constant of a graph: its infinities are the program's own."""
-    summary: Summary = value.summary
     return Reading(
         step=step, microbatch=0, phase="data", site=site, port="value", order=0, dtype=value.dtype, shape=value.shape,
-        summary=summary, digest=value.digest, lacks=value.lacks, literal_inf=True,
+        summary=value.summary, digest=value.digest, lacks=value.lacks, literal_inf=True,
     )  # fmt: skip

@@ -10,6 +10,13 @@ import numpy as np
 from hypocenter.nouns import Summary, replace
 from hypocenter.summary.reducers.numpy import summarize
 
+_MOST_DIMS = 64
+_MOST_ELEMENTS = 1 << 60
+OF_STATISTICS = (
+    "counts of NaN and infinities are lower bounds, and histograms and zeros are not known (no values)",
+    "mean and norm were computed in the tensor's own dtype: an infinite norm is no finding by itself",
+)
+"""What is to be said of a dump of maximum, minimum, mean and norm."""
 _UNKNOWN = "counts histogram extremes sum sumsq"
 
 
@@ -79,6 +86,22 @@ def _of_equal(n: int, value: float, dtype: str) -> Summary | None:
         one, n=n, n_hist=n, n_zero=one.n_zero * n, n_subnormal=one.n_subnormal * n, sum=total, sumsq=squares,
         hist=tuple(count * n for count in one.hist),
     )  # fmt: skip
+
+
+def shape_of(value: Any) -> tuple[int, ...] | None:
+    """A shape as JSON has it; None for what is none, or has more elements than any tensor."""
+    if not isinstance(value, list) or len(value) > _MOST_DIMS:
+        return None
+    if any(type(n) is not int or not 0 <= n <= _MOST_ELEMENTS for n in value):
+        return None
+    return tuple(value) if math.prod(value) <= _MOST_ELEMENTS else None
+
+
+def value_of(summary: Summary) -> float:
+    """The value of a tensor of one element."""
+    if not summary.n_nonfinite:
+        return summary.sum
+    return math.nan if summary.n_nan else math.inf if summary.n_posinf else -math.inf
 
 
 def number(value: Any) -> float | None:

@@ -152,16 +152,13 @@ def optimizer(
         options: a dataclass made from Options.
         states: element-wise state by the optimizer's own word, with what other frameworks call it.
     """
+    held = {word: tuple(others) for word, others in (states or {}).items()}
+    known = tuple(classes)
 
-    def register(formula: F) -> F:
-        held = {word: tuple(others) for word, others in (states or {}).items()}
-        rule = Rule(
-            name=name, classes=tuple(classes), options=options, states=held, formula=cast("type[Formula]", formula)
-        )
-        RULES.register(name, rule)
-        return formula
+    def rule(formula: F) -> Rule:
+        return Rule(name=name, classes=known, options=options, states=held, formula=cast("type[Formula]", formula))
 
-    return register
+    return RULES.adding(name, rule)
 
 
 def rule_of(classes: Sequence[str], told: Mapping[str, Any]) -> Rule | None:

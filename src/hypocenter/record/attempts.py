@@ -13,6 +13,7 @@ from itertools import pairwise
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hypocenter.in_words import some
 from hypocenter.nouns import Place
 from hypocenter.record.gather import Mask, Want
 
@@ -100,7 +101,4 @@ def _ended(last: Mapping[int, int]) -> str:
 
 
 def _ranks(ranks: list[int]) -> str:
-    if len(ranks) == 1:
-        return f"rank {ranks[0]}"
-    shown = ", ".join(map(str, ranks[:_SHOWN]))
-    return f"ranks {shown}" + (f" and {len(ranks) - _SHOWN} more" if len(ranks) > _SHOWN else "")
+    return f"rank{'s' if len(ranks) > 1 else ''} {some(ranks, _SHOWN)}"

@@ -20,6 +20,7 @@ from hypocenter.errors import CorruptRecordingError, NoRecordingError
 from hypocenter.record.address import filesystem_of, without_secrets
 from hypocenter.record.layout import EVIDENCE_FILE, RUN_FILE, rank_directory
 from hypocenter.record.shipping import MANIFEST, Manifest, digest_of, read_manifest
+from hypocenter.record.whole_file import write_whole
 
 NOTES = ".elsewhere.json"  # in a rank's folder here: where it came from, and what of it is here
 _SMALL_BYTES = 4 << 20
@@ -151,9 +152,7 @@ def _read(folder: Path) -> Notes | None:
 
 
 def _write(folder: Path, notes: Notes) -> None:
-    part = folder / f"{NOTES}-{os.getpid()}"
-    part.write_bytes(msgspec.json.encode(notes))
-    part.replace(folder / NOTES)
+    write_whole(folder / NOTES, msgspec.json.encode(notes))
 
 
 def _cache() -> Path:

@@ -6,7 +6,6 @@ Beside the readings because it does not change from step to step; comparing two 
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import msgspec
 
 from hypocenter.nouns import OperatorCall
+from hypocenter.record.whole_file import write_whole
 
 FACTS_FILE = "facts.json"
 _AT_MOST_BYTES = 256 << 20
@@ -76,9 +76,7 @@ class Facts:
 
 def write_facts(folder: Path, facts: Facts) -> None:
     """Put facts.json in a rank's folder in place whole. Raises OSError."""
-    temporary = folder / f".{FACTS_FILE}-{os.getpid()}"
-    temporary.write_bytes(msgspec.json.encode(facts))
-    temporary.replace(folder / FACTS_FILE)
+    write_whole(folder / FACTS_FILE, msgspec.json.encode(facts))
 
 
 def add_calls(folder: Path, calls: Sequence[OperatorCall]) -> bool:

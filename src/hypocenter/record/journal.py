@@ -171,7 +171,7 @@ def read_journal(path: Path) -> Journaled | None:
     templates: list[NormTemplate] = []
     problem = ""
     try:
-        for entry in map(_decode, _entries(data)):
+        for entry in (_decode(piece) for piece, _ in entries(data)):
             if isinstance(entry, Head):
                 head = head or entry
             elif isinstance(entry, Template):
@@ -189,8 +189,12 @@ def read_journal(path: Path) -> Journaled | None:
         return Journaled(head=head, problem=f"{path.name}: holds rows that are none ({first_line(error)})")
 
 
-def _entries(data: bytes) -> Iterator[bytes]:
-    """Whole entries; the last one may be under way."""
+def entries(data: bytes) -> Iterator[tuple[bytes, int]]:
+    """Each whole entry, and the byte at which it ends; the last one may be under way.
+
+    Raises:
+        ValueError: one is damaged.
+    """
     at = 0
     while at + FRAME.size <= len(data):
         length, crc = FRAME.unpack_from(data, at)
@@ -199,8 +203,8 @@ def _entries(data: bytes) -> Iterator[bytes]:
             return
         if zlib.crc32(piece) != crc:
             raise ValueError("its checksum is another")
-        yield piece
         at += FRAME.size + length
+        yield piece, at
 
 
 def _rows(rows: Iterable[Any]) -> list[Row]:

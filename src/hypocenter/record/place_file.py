@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import msgspec
 
 from hypocenter.nouns import Attempt, Place
 from hypocenter.record.layout import rank_directory
+from hypocenter.record.whole_file import write_whole
 
 PLACE_FILE = "rank.json"
 FORMAT = 1
@@ -33,9 +33,7 @@ def write_place(directory: Path, place: Place, attempt: Attempt) -> str:
         earlier = known.attempts if known is not None else ()
         others = tuple(a for a in earlier if (a.host, a.pid) != (attempt.host, attempt.pid))
         data = msgspec.json.format(msgspec.json.encode(replace(place, attempts=(*others, attempt))), indent=2)
-        temporary = folder / f".{PLACE_FILE}-{os.getpid()}"
-        temporary.write_bytes(data + b"\n")
-        temporary.replace(folder / PLACE_FILE)
+        write_whole(folder / PLACE_FILE, data + b"\n")
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""

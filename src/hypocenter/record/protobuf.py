@@ -21,11 +21,6 @@ def double(number: int, value: float) -> bytes:
     return _key(number, _FIXED64) + pack("<d", value)
 
 
-def fixed64(number: int, value: int) -> bytes:
-    """A field of 64 bits."""
-    return _key(number, _FIXED64) + pack("<Q", value)
-
-
 def float32(number: int, value: float) -> bytes:
     """A field of float32; what is too large for it becomes infinite."""
     try:

@@ -8,7 +8,7 @@ The readings of one rank batch by batch, in the order they were written: for que
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,7 +22,18 @@ from hypocenter.record.salvage import Salvaged, Verdict, salvage, sealed_batches
 from hypocenter.record.schema import READINGS, STEPS, encoded
 
 SCHEMAS = {"events": READINGS, "steps": STEPS}
-_ALL = {**SCHEMAS, WINDOWS: windows.WINDOWS}
+SCHEMAS_OF = {**SCHEMAS, WINDOWS: windows.WINDOWS}
+"""Columns of each kind of file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Knowledge:
+    """What is known of a rank's rows of one kind once all of them were read and checked."""
+
+    n_rows: int = 0  # on disk, wanted or not
+    sites: frozenset[str] = frozenset()
+    problems: tuple[str, ...] = ()
+    writers: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,10 +41,7 @@ class RankRows:
     """Rows of one kind of one rank, in the order in which they were written."""
 
     table: pa.Table
-    n_rows: int = 0  # on disk, wanted or not
-    sites: frozenset[str] = frozenset()
-    problems: tuple[str, ...] = ()
-    writers: tuple[str, ...] = ()
+    known: Knowledge
     whole: pa.Table | None = None  # all rows, if they are few
 
 
@@ -52,20 +60,23 @@ def read_rank(folder: Path, kind: str, want: Want, *, room_bytes: int = 0) -> Ra
     try:
         parts = parts_of(folder, (kind,))
     except OSError as error:
-        return RankRows(table=_empty(kind, want), problems=(f"{folder.name} cannot be read: {error.strerror}",))
+        problem = f"{folder.name} cannot be read: {error.strerror}"
+        return RankRows(table=_empty(kind, want), known=Knowledge(problems=(problem,)))
     numbers = attempts.numbers_of(read_place(folder)) if len(parts) > 1 else {}
     cuts = attempts.cuts(numbers, spans_of(folder, numbers)) if numbers else {}
-    wanted = {w: want if step is None else attempts.before(want, step) for w, step in _with_cuts(parts, cuts)}
-    found = [(part.writer, _read(part, wanted[part.writer], room_bytes)) for part in parts]
+    wanted = {writer: attempts.before(want, step) for writer, step in cuts.items()}
+    found = [(part.writer, _read(part, wanted.get(part.writer, want), room_bytes)) for part in parts]
     found.sort(key=lambda pair: (numbers.get(pair[0], 0), pair[1].started_ns))
     wholes = [_cut(one.whole, cuts.get(writer)) for writer, one in found if one.whole is not None]
     return RankRows(
         table=pa.concat_tables([_empty(kind, want), *(one.table for _, one in found)]),
-        n_rows=sum(one.n_rows for _, one in found),
-        sites=frozenset[str]().union(*(one.sites for _, one in found)),
-        problems=tuple(one.problem for _, one in found if one.problem),
-        writers=tuple(dict.fromkeys(writer for writer, _ in found)),
-        whole=pa.concat_tables([_ALL[kind].empty_table(), *wholes]) if len(wholes) == len(found) else None,
+        known=Knowledge(
+            n_rows=sum(one.n_rows for _, one in found),
+            sites=frozenset[str]().union(*(one.sites for _, one in found)),
+            problems=tuple(one.problem for _, one in found if one.problem),
+            writers=tuple(dict.fromkeys(writer for writer, _ in found)),
+        ),
+        whole=pa.concat_tables([SCHEMAS_OF[kind].empty_table(), *wholes]) if len(wholes) == len(found) else None,
     )
 
 
@@ -86,10 +97,6 @@ def spans_of(folder: Path, numbers: Mapping[str, int]) -> dict[str, attempts.Spa
     return found
 
 
-def _with_cuts(parts: Sequence[Part], cuts: Mapping[str, int]) -> Iterator[tuple[str, int | None]]:
-    return ((part.writer, cuts.get(part.writer)) for part in parts)
-
-
 def _cut(table: pa.Table, step: int | None) -> pa.Table:
     if step is None:
         return table
@@ -98,14 +105,14 @@ def _cut(table: pa.Table, step: int | None) -> pa.Table:
 
 
 def _empty(kind: str, want: Want) -> pa.Table:
-    schema = encoded(_ALL[kind]) if want.is_encoded else _ALL[kind]
+    schema = encoded(SCHEMAS_OF[kind]) if want.is_encoded else SCHEMAS_OF[kind]
     empty = schema.empty_table()
     return empty if want.columns is None else empty.select(list(want.columns))
 
 
 def _read(part: Part, want: Want, room_bytes: int) -> Salvaged:
     """The rows of one part, from whichever of its two files holds more."""
-    schema, sealed = _ALL[part.kind], sealed_path(part.stream)
+    schema, sealed = SCHEMAS_OF[part.kind], sealed_path(part.stream)
     label = f"{part.stream.parent.name}/"
     try:
         found, name = salvage(part.stream, schema, want, room_bytes=room_bytes), part.stream.name
@@ -115,22 +122,15 @@ def _read(part: Part, want: Want, room_bytes: int) -> Salvaged:
             if other.n_rows >= enough:
                 found, name = other, sealed.name
     except FileNotFoundError:
-        found, name = _read_sealed(sealed, want, schema, room_bytes), sealed.name
-    if not found.problem:
-        return found
-    return Salvaged(
-        table=found.table, started_ns=found.started_ns, problem=f"{label}{name}: {found.problem}",
-        n_rows=found.n_rows, sites=found.sites, whole=found.whole,
-    )  # fmt: skip
+        found, name = _read_sealed(part, want, room_bytes), sealed.name
+    return replace(found, problem=f"{label}{name}: {found.problem}") if found.problem else found
 
 
-def _read_sealed(path: Path, want: Want, schema: pa.Schema, room_bytes: int) -> Salvaged:
+def _read_sealed(part: Part, want: Want, room_bytes: int) -> Salvaged:
     try:
-        return salvage(path, schema, want, room_bytes=room_bytes)
+        return salvage(sealed_path(part.stream), SCHEMAS_OF[part.kind], want, room_bytes=room_bytes)
     except FileNotFoundError:
-        empty = (encoded(schema) if want.is_encoded else schema).empty_table()
-        empty = empty if want.columns is None else empty.select(list(want.columns))
-        return Salvaged(table=empty, problem="vanished while it was read")
+        return Salvaged(table=_empty(part.kind, want), problem="vanished while it was read")
 
 
 class StepStream:

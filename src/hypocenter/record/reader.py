@@ -9,7 +9,6 @@ import fnmatch
 from collections import OrderedDict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
@@ -26,14 +25,13 @@ from hypocenter.record.elsewhere import brought
 from hypocenter.record.facts_file import Facts, read_facts
 from hypocenter.record.gather import EVERYTHING, Mask, Want, nothing
 from hypocenter.record.layout import (
-    DIAGNOSIS_FILE,
     EVIDENCE_FILE,
     rank_directories,
     sealed_path,
 )
 from hypocenter.record.parts import WINDOWS, parts_of
 from hypocenter.record.place_file import read_place
-from hypocenter.record.rank_files import SCHEMAS, RankRows, StepStream, files_of_one, read_rank, spans_of
+from hypocenter.record.rank_files import SCHEMAS, Knowledge, RankRows, StepStream, files_of_one, read_rank, spans_of
 from hypocenter.record.rolled import rolled_sentences, rolled_span
 from hypocenter.record.salvage import salvage, sealed_rows
 from hypocenter.record.schema import encoded, readings_from, steps_from
@@ -43,20 +41,6 @@ from hypocenter.record.whole_run import missing_ranks, read_run_file, require_re
 _KEPT_BYTES = 256 << 20  # of tables kept for the next question: a job of many ranks is read again instead
 _READERS = 2  # threads that read ahead: Arrow decodes without the interpreter's lock
 _AHEAD = 3  # ranks read before they are asked for
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Knowledge:
-    """What is known of a rank's rows of one kind once all of them were read and checked."""
-
-    n_rows: int
-    sites: frozenset[str]
-    problems: tuple[str, ...]
-    writers: tuple[str, ...]
-
-    @property
-    def is_sound(self) -> bool:
-        return not self.problems
 
 
 def open_run(path: Path | str) -> RecordedRun:
@@ -112,11 +96,6 @@ class RecordedRun:
         return list(self._early_problems)
 
     @property
-    def diagnosis_path(self) -> Path:
-        """Where the latest diagnosis is, or would be written."""
-        return self.directory / DIAGNOSIS_FILE
-
-    @property
     def places(self) -> dict[int, Place]:
         """Where each rank runs and stands, by rank; one whose rank.json is missing or broken is not there."""
         return self._places
@@ -136,6 +115,11 @@ class RecordedRun:
         """Where each rank was last, by rank; one that has left no such file, or a broken one, is not there."""
         return self._whereabouts
 
+    @cached_property
+    def _whereabouts(self) -> dict[int, Whereabouts]:
+        found = ((rank, read_whereabouts(folder)) for rank, folder in self._folders.items())
+        return {rank: seen for rank, seen in found if seen is not None}
+
     @property
     def earlier_whereabouts(self) -> dict[int, dict[int, Whereabouts]]:
         """The same of the earlier attempts of an elastic job, by attempt and rank."""
@@ -144,11 +128,6 @@ class RecordedRun:
             for seen in read_earlier(folder):
                 found.setdefault(seen.attempt, {})[rank] = seen
         return found
-
-    @cached_property
-    def _whereabouts(self) -> dict[int, Whereabouts]:
-        found = ((rank, read_whereabouts(folder)) for rank, folder in self._folders.items())
-        return {rank: seen for rank, seen in found if seen is not None}
 
     def table(self, rank: int | None = None) -> pa.Table:
         """Readings of one rank, or of all in rising order, in the order they were written, with a column `rank`."""
@@ -228,7 +207,7 @@ class RecordedRun:
         if kept is None and files_of_one(folder, is_alone=True):
             rows = read_rank(folder, "events", Want(where=take, is_encoded=True))
             self._remember(key, rows)
-            return rows.table if rows.n_rows or not rows.problems else None
+            return rows.table if rows.known.n_rows or not rows.known.problems else None
         table = self._read("events", rank, EVERYTHING) if kept is None else kept
         schema = encoded(table.schema)
         words = [pa.types.is_dictionary(field.type) for field in schema]
@@ -367,7 +346,7 @@ class RecordedRun:
         if kept is not None:
             return _taken(kept, want)
         # All of a file is checked at the first read; a damaged one each time, or fewer columns might give more rows.
-        if facts is not None and facts.is_sound:
+        if facts is not None and not facts.problems:
             return read_rank(self._folders[rank], kind, want).table
         rows = read_rank(self._folders[rank], kind, Want(where=want.where), room_bytes=self._room_bytes)
         self._remember(key, rows)
@@ -375,9 +354,7 @@ class RecordedRun:
 
     def _remember(self, key: tuple[str, int], rows: RankRows) -> None:
         with self._lock:
-            self._facts[key] = Knowledge(
-                n_rows=rows.n_rows, sites=rows.sites, problems=rows.problems, writers=rows.writers
-            )
+            self._facts[key] = rows.known
             size = rows.whole.nbytes if rows.whole is not None else 0
             if rows.whole is not None and size <= self._room_bytes:
                 self._kept[key] = rows.whole
@@ -397,13 +374,13 @@ class RecordedRun:
         for rank in self.ranks:
             known = [self._facts[kind, rank] for kind in SCHEMAS]
             problems += dict.fromkeys(problem for facts in known for problem in facts.problems)
-            problems += _rank_problems(rank, known, attempts.numbers_of(self._places.get(rank)))
+            problems += _rank_problems(rank, known, attempts.numbers_of(self.places.get(rank)))
         return problems
 
     @property
     def attempts(self) -> list[str]:
         """Of a run whose ranks were started again: where each attempt began, and how far the one before had come."""
-        numbers = {rank: known for rank, place in self._places.items() if (known := attempts.numbers_of(place))}
+        numbers = {rank: known for rank, place in self.places.items() if (known := attempts.numbers_of(place))}
         found = {rank: spans_of(self._folders[rank], known) for rank, known in numbers.items()}
         ordered = {r: tuple(sorted(spans.values(), key=lambda s: s.number)) for r, spans in found.items()}
         return attempts.sentences(ordered)

@@ -12,11 +12,11 @@ from pyarrow import ipc
 from hypocenter.record import islands, windows
 from hypocenter.record.layout import FORMAT, journal_path
 from hypocenter.record.parts import WINDOWS, Part, gathered, parts_of
+from hypocenter.record.rank_files import SCHEMAS_OF
 from hypocenter.record.salvage import Verdict, sealed_batches, stream_batches
-from hypocenter.record.schema import READINGS, STEPS
+from hypocenter.record.schema import STEPS
 from hypocenter.record.seal import write_batches
 
-_SCHEMAS = {"events": READINGS, "steps": STEPS, WINDOWS: windows.WINDOWS}
 _THINNED = b"hypocenter.thinned"  # of a file of step records: only those on islands are left
 _WIDTH = b"hypocenter.width"  # of a file of windows: all are at least as wide
 MOST_STEPS = 1 << 40  # of a window that grows no more
@@ -138,7 +138,7 @@ class Rewriting:
         if not all(self._said(part, _THINNED) for part in parts):
             metadata.pop(_THINNED, None)
         rows = (keep(batch) for part in parts for batch in self._batches(part))
-        write_batches(rows, _SCHEMAS[target.kind].with_metadata(metadata), target.sealed)
+        write_batches(rows, SCHEMAS_OF[target.kind].with_metadata(metadata), target.sealed)
         self._let_go(parts, target)
 
     def _let_go(self, parts: Iterable[Part], target: Part) -> None:
@@ -149,15 +149,15 @@ class Rewriting:
     def _seal(self, part: Part) -> None:
         with pa.OSFile(str(part.stream), "rb") as file, ipc.open_stream(file) as reader:
             metadata = reader.schema.metadata
-        write_batches(self._batches(part), _SCHEMAS[part.kind].with_metadata(metadata), part.sealed)
+        write_batches(self._batches(part), SCHEMAS_OF[part.kind].with_metadata(metadata), part.sealed)
         part.stream.unlink(missing_ok=True)
 
     def _table(self, part: Part) -> pa.Table:
-        return pa.Table.from_batches(list(self._batches(part)), _SCHEMAS[part.kind])
+        return pa.Table.from_batches(list(self._batches(part)), SCHEMAS_OF[part.kind])
 
     def _batches(self, part: Part, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
         """Rows of a stream as far as it is whole, or of its sealed form, which must be whole."""
-        schema, verdict = _SCHEMAS[part.kind], Verdict()
+        schema, verdict = SCHEMAS_OF[part.kind], Verdict()
         part_of = schema if columns is None else pa.schema([schema.field(name) for name in columns])
         if part.stream.exists():
             yield from stream_batches(part.stream, part_of, verdict, projected=columns is not None)

@@ -16,6 +16,7 @@ import msgspec
 
 from hypocenter.nouns import Run
 from hypocenter.record.layout import FORMAT, RUN_FILE
+from hypocenter.record.whole_file import write_whole, written_beside
 
 try:
     import fcntl
@@ -82,7 +83,7 @@ def finish_run(directory: Path, status: EndStatus, exit_code: int | None, warnin
                 exit_code=exit_code if is_worse or run.exit_code is None else run.exit_code,
                 warnings=tuple(dict.fromkeys((*run.warnings, *(str(w) for w in warnings)))),
             )
-            _replace(path, encode(ended))
+            write_whole(path, encode(ended))
     except Exception as error:
         return f"{type(error).__name__}: {error}"
     return ""
@@ -101,7 +102,7 @@ def _add_knowledge(directory: Path, run: Run) -> None:
             imposed={**run.imposed, **first.imposed},
         )
         if known != first:
-            _replace(path, encode(known))
+            write_whole(path, encode(known))
 
 
 def encode(run: Run) -> bytes:
@@ -140,13 +141,6 @@ def _existing(path: Path) -> Run | None:
         return None
 
 
-def _temporary(path: Path, data: bytes) -> Path:
-    name = path.with_name(f".{path.name}-{socket.gethostname()}-{os.getpid()}-{time.monotonic_ns()}")
-    with name.open("xb") as file:
-        file.write(data)
-    return name
-
-
 @contextmanager
 def _locked(directory: Path) -> Generator[None, None, None]:
     """Keep other ranks of this machine out for the milliseconds it takes; where locks do not work, go on without."""
@@ -172,7 +166,7 @@ def _written_first(path: Path, data: bytes) -> bool:
     """Put a whole file in place; False when there is one."""
     if path.exists():
         return False
-    name = _temporary(path, data)
+    name = written_beside(path, data)
     try:
         os.link(name, path)
     except FileExistsError:
@@ -182,12 +176,3 @@ def _written_first(path: Path, data: bytes) -> bool:
     finally:
         name.unlink(missing_ok=True)
     return True
-
-
-def _replace(path: Path, data: bytes) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    name = _temporary(path, data)
-    try:
-        name.replace(path)
-    finally:
-        name.unlink(missing_ok=True)

@@ -6,7 +6,6 @@ that is started again finds its own mark and goes on in the same recording, as a
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +21,7 @@ from hypocenter.record.layout import (
     rank_directories,
 )
 from hypocenter.record.whereabouts import WHEREABOUTS_FILE
+from hypocenter.record.whole_file import write_whole
 
 _MARK = "id"
 WAIT_S = 60.0  # for the first task: nodes of a job may start that far apart
@@ -82,9 +82,7 @@ def _claimed(path: Path, force: bool, task: Task) -> Path:
     folder.mkdir(exist_ok=True)
     for old in folder.iterdir():
         old.unlink()
-    temporary = folder / f"{_MARK}-{os.getpid()}"
-    temporary.write_text(task.job, encoding="ascii")
-    temporary.replace(folder / _MARK)
+    write_whole(folder / _MARK, task.job.encode("ascii"))
     return path
 
 

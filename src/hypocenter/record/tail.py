@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import os
 import stat
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -23,7 +21,7 @@ from hypocenter.errors import first_line
 from hypocenter.nouns import StepRecord
 from hypocenter.record import attempts
 from hypocenter.record.gather import EVERYTHING
-from hypocenter.record.journal import FRAME, Head
+from hypocenter.record.journal import Head, entries
 from hypocenter.record.layout import journal_path, sealed_path
 from hypocenter.record.parts import Part, parts_of
 from hypocenter.record.place_file import read_place
@@ -305,35 +303,18 @@ class _JournalTail:
     def _entries(self, data: bytes) -> list[StepRecord]:
         found: list[StepRecord] = []
         at = 0
-        while at + FRAME.size <= len(data):
-            length, crc = FRAME.unpack_from(data, at)
-            piece = data[at + FRAME.size : at + FRAME.size + length]
-            if len(piece) < length:
-                break
-            try:
-                entry = self._checked(piece, crc)
-            except Exception as error:
-                self.problem = f"{self._path.name}: damaged after {self.n_steps:,} steps ({first_line(error)})"
-                break
-            at += FRAME.size + length
-            if isinstance(entry, Head):
-                self.n_batches, self._head = max(entry.steps, 1), data[:at]  # a stream begins with an empty batch
-            elif isinstance(entry, _Step):
-                records = [StepRecord(**_values(row)) for row in entry.steps]
-                found += records
-                self.n_steps += len(records)
+        try:
+            for piece, end in entries(data):
+                entry, at = _decode(piece), end
+                if isinstance(entry, Head):
+                    self.n_batches, self._head = max(entry.steps, 1), data[:at]  # a stream begins with an empty batch
+                elif isinstance(entry, _Step):
+                    found += [StepRecord(**msgspec.structs.asdict(row)) for row in entry.steps]
+        except Exception as error:  # hostile bytes: whatever is raised is a verdict on the file
+            self.problem = f"{self._path.name}: damaged after {self.n_steps + len(found):,} steps ({first_line(error)})"
         self._at += at
+        self.n_steps += len(found)
         return found
-
-    @staticmethod
-    def _checked(piece: bytes, crc: int) -> Head | _Template | _Step:
-        if zlib.crc32(piece) != crc:
-            raise ValueError("its checksum is another")
-        return _decode(piece)
-
-
-def _values(row: _Row) -> dict[str, Any]:
-    return msgspec.structs.asdict(row)
 
 
 def _since(path: Path, at: int) -> bytes:

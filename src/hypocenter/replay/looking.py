@@ -94,12 +94,7 @@ CATALOGUE: Catalogue[Look] = Catalogue("hypocenter.replay.looks")
 
 def look(name: str) -> Callable[[Look], Look]:
     """Register a look under the name of its file."""
-
-    def register(find: Look) -> Look:
-        CATALOGUE.register(name, find)
-        return find
-
-    return register
+    return CATALOGUE.adding(name, lambda find: find)
 
 
 @dataclass(slots=True)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from hypocenter.diagnose.numbers import counted
 from hypocenter.diagnose.relation_list import Answer, Asked
+from hypocenter.in_words import counted
 from hypocenter.report import wording
 from hypocenter.report.formats.terminal import to_text, wrapped
 from hypocenter.report.screen import Screen

@@ -6,8 +6,9 @@ from collections.abc import Iterator
 
 from rich.text import Text
 
-from hypocenter.diagnose.numbers import counted, listed, short
+from hypocenter.diagnose.numbers import listed, short
 from hypocenter.diagnose.spike_list import Answer, Spike, place_of
+from hypocenter.in_words import counted
 from hypocenter.report import wording
 from hypocenter.report.columns import aligned
 from hypocenter.report.formats.terminal import to_text, wrapped

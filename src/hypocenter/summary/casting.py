@@ -34,28 +34,9 @@ class Bounds:
         return isinstance(n, int) and self.least <= n <= self.most
 
 
-def n_overflowing(summary: Summary, form: Format | str, scale: float = 1.0) -> Bounds:
-    """Finite elements that, multiplied by `scale`, round beyond the format's largest number.
-
-    They become infinite; in a format without infinity NaN, or the largest number where the cast saturates.
-    """
-    wanted = as_format(form)
-    fitting = _n_up_to(summary, wanted.overflows_from / as_scale(scale), is_included=not wanted.has_infinity)
-    n = n_nonzero(summary)
-    return Bounds(least=n - fitting.most, most=n - fitting.least)
-
-
 def n_flushed(summary: Summary, form: Format | str, scale: float = 1.0) -> Bounds:
     """Nonzero elements that, multiplied by `scale`, are at most half the smallest subnormal and so become zero."""
-    return _n_up_to(summary, as_format(form).flushes_to / as_scale(scale), is_included=True)
-
-
-def n_subnormal(summary: Summary, form: Format | str, scale: float = 1.0) -> Bounds:
-    """Elements that, multiplied by `scale`, are below the smallest normal number and do not become zero."""
-    wanted, factor = as_format(form), as_scale(scale)
-    small = _n_up_to(summary, Fraction(2) ** wanted.smallest_exponent / factor, is_included=False)
-    gone = _n_up_to(summary, wanted.flushes_to / factor, is_included=True)
-    return Bounds(least=max(0, small.least - gone.most), most=small.most - gone.least)
+    return _n_up_to(summary, as_format(form).flushes_to / as_scale(scale))
 
 
 def n_nonzero(summary: Summary) -> int:
@@ -85,26 +66,18 @@ def floor_log2(value: Fraction) -> int:
     return exponent if Fraction(2) ** exponent <= value else exponent - 1
 
 
-def _n_up_to(summary: Summary, limit: Fraction, *, is_included: bool) -> Bounds:
-    """Nonzero elements below the limit and, if it is included, on it."""
+def _n_up_to(summary: Summary, limit: Fraction) -> Bounds:
+    """Nonzero elements below the limit and on it."""
     n = n_nonzero(summary)
     if not n:
         return Bounds(least=0, most=0)
-    if _is_within(summary.absmax, limit, is_included):
+    if Fraction(summary.absmax) <= limit:
         return Bounds(least=n, most=n)
-    if summary.absmin is not None and not _is_within(summary.absmin, limit, is_included):
+    if summary.absmin is not None and Fraction(summary.absmin) > limit:
         return Bounds(least=0, most=0)
-    exponent = floor_log2(limit)
-    at = exponent - summary.hist_first
+    at = floor_log2(limit) - summary.hist_first
     below = sum(summary.hist[: max(0, at)])
     on_or_above = summary.hist[at] if 0 <= at < len(summary.hist) else 0
-    if limit == Fraction(2) ** exponent and not is_included:
-        on_or_above = 0
     is_whole = summary.n_hist == summary.n  # the largest element was then seen by the histogram too
     least = max(below, int(summary.absmin is not None))  # the smallest is within, or it would have been told above
     return Bounds(least=least, most=max(least, min(below + on_or_above, n - int(is_whole))))
-
-
-def _is_within(magnitude: float, limit: Fraction, is_included: bool) -> bool:
-    exact = Fraction(magnitude)
-    return exact < limit or (is_included and exact == limit)

@@ -16,16 +16,6 @@ from hypocenter.nouns import Summary
 from hypocenter.summary.casting import as_format, as_scale, floor_log2, n_nonzero
 
 
-def headroom_bits(summary: Summary, form: Format | str, scale: float = 1.0) -> float:
-    """How many times the largest value can double before it passes the format's largest number.
-
-    Negative when it has passed it; infinite when all values are zero or there are none. Exact for any scale.
-    """
-    if not summary.absmax:
-        return math.inf
-    return math.log2(as_format(form).max) - math.log2(summary.absmax) - math.log2(as_scale(scale))
-
-
 def overflow_fraction(summary: Summary, form: Format | str, scale: float = 1.0) -> float:
     """Fraction of the elements whose scaled value rounds beyond the format's largest number.
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,37 +59,6 @@ def sketch(array: NDArray[Any], place: Placement | None = None) -> NDArray[np.fl
         part = rows[first : first + step]
         total += (part if is_cached else signs(part, ROW_SEED)).T @ (block @ columns).astype(np.float64)
     return total.astype(np.float32).reshape(-1)
-
-
-def distance(a: Sequence[float], b: Sequence[float]) -> float:
-    """Estimate the Frobenius norm of A - B from their sketches."""
-    return _norm([x - y for x, y in zip(a, b, strict=True)])
-
-
-def norm(a: Sequence[float]) -> float:
-    """Estimate the Frobenius norm of A from its sketch."""
-    return _norm(a)
-
-
-def relative_error(baseline: Sequence[float], candidate: Sequence[float]) -> float:
-    """Estimate ‖candidate - baseline‖ / ‖baseline‖: 0 for equal sketches, infinite for a zero baseline otherwise."""
-    difference, size = distance(baseline, candidate), norm(baseline)
-    if difference == 0.0:
-        return 0.0
-    return difference / size if size else math.inf
-
-
-def cosine(a: Sequence[float], b: Sequence[float]) -> float | None:
-    """Estimate the cosine between A and B, within [-1, 1]; None when one of them is zero."""
-    sizes = math.hypot(*a), math.hypot(*b)
-    if not all(sizes):
-        return None
-    inner = math.fsum((x / sizes[0]) * (y / sizes[1]) for x, y in zip(a, b, strict=True))
-    return max(-1.0, min(1.0, inner))
-
-
-def _norm(values: Sequence[float]) -> float:
-    return math.hypot(*values) / K
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -77,12 +77,9 @@ def change(name: str, *, order: int, values: str = "") -> Callable[[Make], Make]
         order: its place in the list.
         values: in words, what may be given as CHANGE=VALUE.
     """
-
-    def register(make: Make) -> Make:
-        CATALOGUE.register(name, Change(name=name, make=make, order=order, values=values, manual=page_of(make)))
-        return make
-
-    return register
+    return CATALOGUE.adding(
+        name, lambda make: Change(name=name, make=make, order=order, values=values, manual=page_of(make))
+    )
 
 
 def changes() -> dict[str, Change]:

@@ -21,6 +21,7 @@ import msgspec
 from hypocenter.diagnose.evidence import Evidence
 from hypocenter.diagnose.fold import fold
 from hypocenter.diagnose.judged_evidence import JudgedEvidence, load
+from hypocenter.diagnose.records import Records
 from hypocenter.nouns import Diagnosis
 from hypocenter.record.layout import DIAGNOSIS_FILE, EVIDENCE_FILE, RUN_FILE
 from hypocenter.record.tail import read_regular
@@ -109,7 +110,7 @@ class Findings:
         """A diagnosis of the failures alone: what the rules would add comes with the whole one."""
         self._pieces.sort(key=lambda piece: (piece.finding.step, not piece.is_located, piece.finding.rank))
         known = self._run.course.last_step + 1
-        folded = fold(self._pieces, [], {})
+        folded = fold(self._pieces, [], Records({}))
         has_any = any(f.finding.severity != "note" for f in folded)
         self.diagnosis = Diagnosis(
             run=self._run.run.name, status="findings" if has_any else "cannot-tell",

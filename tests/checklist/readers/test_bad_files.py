@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from hypocenter.checklist.catalogue import READERS
 from hypocenter.checklist.checklist import ConfigurationError
-from hypocenter.checklist.reading import kinds, read
+from hypocenter.checklist.reading import read
 from hypocenter.errors import HypocenterError
 
 
@@ -89,7 +90,7 @@ def test_an_empty_file(tmp_path: Path, name: str) -> None:
 def test_a_kind_that_nobody_knows_lists_those_that_are(tmp_path: Path, name: str, content: str | bytes) -> None:
     error = error_of(tmp_path, name, content)
 
-    assert all(kind in error.why for kind in kinds())
+    assert all(kind in error.why for kind in READERS.entries())
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -24,17 +24,11 @@ def is_read_where_it_is_harmless(text: str) -> bool:
     return [field.text for field in command] == ["show", text]
 
 
-@settings(max_examples=400, deadline=None)
-@given(st.lists(PIECES, max_size=25).map(" ".join))
-def test_any_pieces_of_a_script(text: str) -> None:
-    with contextlib.suppress(ShellError):
-        follow(text, "x.sh", "x.sh")
-
-    assert is_read_where_it_is_harmless(text)
+TEXT = st.text(st.characters(exclude_characters="\0\r", exclude_categories=["Cs"]), max_size=80)
 
 
-@settings(max_examples=200, deadline=None)
-@given(st.text(st.characters(exclude_characters="\0\r", exclude_categories=["Cs"]), max_size=80))
+@settings(max_examples=600, deadline=None)
+@given(st.lists(PIECES, max_size=25).map(" ".join) | TEXT)
 def test_any_text(text: str) -> None:
     with contextlib.suppress(ShellError):
         follow(text, "x.sh", "x.sh")

@@ -6,6 +6,7 @@ All have the same weights and see the same batches, so that a right pair holds t
 from __future__ import annotations
 
 import functools
+import math
 import random
 import re
 import tempfile
@@ -23,7 +24,6 @@ from hypocenter.compare.comparison import Layout, Matching, Pair, SiteCard
 from hypocenter.compare.matching import match
 from hypocenter.compare.pairing.layouts import layout_of
 from hypocenter.compare.pairing.manual_map import draft_map, parse_map
-from hypocenter.summary import sketch
 
 transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
@@ -273,7 +273,7 @@ def same_values(a: SiteCard, b: SiteCard) -> bool:
         return a.digest == b.digest
     alike = np.isclose(a.sumsq, b.sumsq, rtol=1e-3, atol=1e-12) and np.isclose(a.absmax, b.absmax, rtol=1e-3, atol=1e-9)
     if a.sketch and b.sketch and a.shape == b.shape and a.sumsq > 1e-9:
-        return bool(alike) and sketch.relative_error(a.sketch, b.sketch) < 1e-2
+        return bool(alike) and math.dist(a.sketch, b.sketch) < 1e-2 * math.hypot(*a.sketch)
     return bool(alike)
 
 

@@ -8,8 +8,7 @@ import torch
 from torch import nn
 
 import hypocenter
-from hypocenter.detect.engine import Engine, rules
-from hypocenter.diagnose.rows import steps_of
+from hypocenter.diagnose.diagnosis import found_in
 from hypocenter.nouns import Finding
 from hypocenter.record.reader import open_run
 
@@ -69,7 +68,4 @@ def found(program: type[Program], out) -> list[tuple[str, str, int]]:
 
 def findings(out) -> list[Finding]:
     """What the rules of this group say of a recording."""
-    recorded = open_run(out)
-    engine = Engine({code: rule for code, rule in rules().items() if code.startswith("HC21")})
-    steps = steps_of(recorded, engine.reads)
-    return [finding for step in steps for finding in engine.feed(step.rank, step.step, step.record, step.readings)]
+    return [f for f in found_in(open_run(out)).findings if f.code.startswith("HC21")]

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 from hypocenter.nouns import Summary
-from hypocenter.summary import merge_all
+from hypocenter.summary.merge import merge_all
 from hypocenter.summary.reducers import torch_triton
 from hypocenter.summary.reducers.sampling import SIZE
 from hypocenter.summary.reducers.torch import TorchReducer, summarize

@@ -30,7 +30,7 @@ def settle(sheet: FileEntries) -> None:
 
 
 def _is_on(sheet: FileEntries, *keys: str) -> str | None:
-    return next((key for key in keys if boolean(sheet.value(key, False)) is True), None)
+    return next((key for key in keys if sheet.is_on(key)), None)
 
 
 def _format(sheet: FileEntries) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hypocenter.checklist.checklist import Entry, Given, Value
-from hypocenter.checklist.file_entries import FileEntries, framework, part_of
+from hypocenter.checklist.file_entries import FileEntries, framework
 from hypocenter.checklist.tables import read_toml, table
 from hypocenter.checklist.words import boolean, canonical, dtype, gated, number, whole
 
@@ -57,7 +57,7 @@ def _defaults(sheet: FileEntries) -> None:
     both = FileEntries(Given(kind="", table="hf_config", entries=(*added, *kept)), table("hf_config"))
     both.start()
     _settle(both, str(sheet.value("model_type")))
-    part = part_of(both)
+    part = both.close()
     for item, setting in {**part.assumed, **part.settings}.items():
         sheet.assume(item, setting.value, setting.derived)
     for item, value in known["facts"].items():
@@ -81,16 +81,6 @@ def _settle(sheet: FileEntries, kind: str) -> None:
     _rest(sheet, kind)
 
 
-def _first(sheet: FileEntries, *keys: str) -> str | None:
-    return next((key for key in keys if sheet.says(key)), None)
-
-
-def _number(sheet: FileEntries, *keys: str) -> Any:
-    key = _first(sheet, *keys)
-    found = whole(sheet.value(key)) if key else None
-    return found if isinstance(found, (int, float)) and not isinstance(found, bool) else None
-
-
 def _leaves_to_class(sheet: FileEntries, key: str) -> bool:
     """Whether the key is absent and the model's class has a default for it, `null` not being absent."""
     kind = str(sheet.value("model_type") or "")
@@ -98,13 +88,13 @@ def _leaves_to_class(sheet: FileEntries, key: str) -> bool:
 
 
 def _format(sheet: FileEntries) -> None:
-    key = _first(sheet, "dtype", "torch_dtype")
+    key = sheet.first("dtype", "torch_dtype")
     if key and sheet.value(key) != "auto":
         sheet.set("precision.params_dtype", dtype(sheet.value(key)), key)
 
 
 def _activation(sheet: FileEntries, kind: str) -> None:
-    key = _first(sheet, *_ACTIVATIONS)
+    key = sheet.first(*_ACTIVATIONS)
     if key is None:
         return
     text = str(sheet.value(key))
@@ -117,8 +107,8 @@ def _activation(sheet: FileEntries, kind: str) -> None:
 
 
 def _heads(sheet: FileEntries) -> None:
-    heads = _number(sheet, "num_attention_heads", "n_head", "n_heads", "num_heads")
-    key = _first(sheet, "num_key_value_heads", "num_kv_heads", "multi_query_group_num")
+    heads = sheet.number("num_attention_heads", "n_head", "n_heads", "num_heads")
+    key = sheet.first("num_key_value_heads", "num_kv_heads", "multi_query_group_num")
     is_multi_query = boolean(sheet.value("multi_query", False)) is True
     if key is not None and (key != "num_kv_heads" or boolean(sheet.value("new_decoder_architecture", True))):
         sheet.set("model.num_key_value_heads", whole(sheet.value(key)), key)
@@ -127,8 +117,8 @@ def _heads(sheet: FileEntries) -> None:
     elif heads is not None and not _leaves_to_class(sheet, "num_key_value_heads"):
         keys = ("num_attention_heads", "n_head", "n_heads", "num_heads")
         sheet.set("model.num_key_value_heads", heads, *keys, derived="num_attention_heads")
-    hidden = _number(sheet, "hidden_size", "n_embd", "d_model", "dim")
-    said = _number(sheet, "intermediate_size", "n_inner", "d_ff", "ffn_dim", "ffn_hidden_size", "hidden_dim")
+    hidden = sheet.number("hidden_size", "n_embd", "d_model", "dim")
+    said = sheet.number("intermediate_size", "n_inner", "d_ff", "ffn_dim", "ffn_hidden_size", "hidden_dim")
     if said is None and hidden is not None and sheet.value("model_type") in ("gpt2", "gptj", "bloom", "falcon"):
         keys = ("hidden_size", "n_embd", "n_inner", "ffn_hidden_size")
         sheet.set("model.intermediate_size", 4 * hidden, *keys, derived="4 * hidden_size")
@@ -147,15 +137,15 @@ def _positions(sheet: FileEntries, kind: str) -> None:
     if position not in (None, "rope") and not sheet.says("rope_theta", "rope_parameters.rope_theta"):
         return
     _scaling(sheet, position == "rope")
-    head = _number(sheet, "head_dim")
-    hidden, n = _number(sheet, "hidden_size", "n_embd"), _number(sheet, "num_attention_heads", "n_head")
+    head = sheet.number("head_dim")
+    hidden, n = sheet.number("hidden_size", "n_embd"), sheet.number("num_attention_heads", "n_head")
     head = head or (hidden // n if hidden and n else None)
     names = ("rope_parameters.partial_rotary_factor", "partial_rotary_factor", "rotary_pct", "rotary_percentage")
-    key = _first(sheet, *names)
+    key = sheet.first(*names)
     if key:
         sheet.set("model.rotary_fraction", number(sheet.value(key)), key)
     elif sheet.says("rotary_dim") and head:
-        size = _number(sheet, "rotary_dim") or head
+        size = sheet.number("rotary_dim") or head
         sheet.set("model.rotary_fraction", size / head, "rotary_dim", derived="rotary_dim / head_dim")
     elif position == "rope":
         sheet.assume("model.rotary_fraction", 1.0)
@@ -194,13 +184,13 @@ def _biases(sheet: FileEntries) -> None:
 
 
 def _experts(sheet: FileEntries, kind: str) -> None:
-    key = _first(sheet, "num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
+    key = sheet.first("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
     if key is None:
         return
     sheet.set("moe.num_experts", whole(sheet.value(key)), key)
     sheet.assume("moe.capacity_factor", None, "no token is dropped")
-    size = _number(sheet, "moe_intermediate_size")
-    shared = _number(sheet, "n_shared_experts")
+    size = sheet.number("moe_intermediate_size")
+    shared = sheet.number("n_shared_experts")
     if shared is not None and size is not None:
         why = "n_shared_experts * moe_intermediate_size"
         sheet.set("moe.shared_expert_size", shared * size, "n_shared_experts", "moe_intermediate_size", derived=why)
@@ -225,11 +215,11 @@ def _window(sheet: FileEntries) -> None:
 
 
 def _rest(sheet: FileEntries, kind: str) -> None:
-    key = _first(sheet, "_attn_implementation", "attn_implementation")
+    key = sheet.first("_attn_implementation", "attn_implementation")
     if key:
         word = str(sheet.value(key))
         sheet.set("fused.attention", _FUSED.get(word, word), key)
-    scalar = _number(sheet, "query_pre_attn_scalar")
+    scalar = sheet.number("query_pre_attn_scalar")
     if scalar and scalar > 0:
         sheet.set("model.softmax_scale", scalar**-0.5, "query_pre_attn_scalar", derived="query_pre_attn_scalar ** -0.5")
     for key in ("logit_scale", "logits_scaling"):
@@ -238,7 +228,7 @@ def _rest(sheet: FileEntries, kind: str) -> None:
     if sheet.says("do_layer_norm_before"):
         on = boolean(sheet.value("do_layer_norm_before"))
         sheet.set("model.norm_position", "pre" if on else "post", "do_layer_norm_before")
-    parallel = _first(sheet, "use_parallel_residual", "parallel_attn")
+    parallel = sheet.first("use_parallel_residual", "parallel_attn")
     if parallel:
         on = boolean(sheet.value(parallel))
         sheet.set("model.norm_position", "parallel" if on else "pre", parallel)
@@ -246,7 +236,7 @@ def _rest(sheet: FileEntries, kind: str) -> None:
         on = boolean(sheet.value("apply_residual_connection_post_layernorm"))
         position = "residual-after-norm" if on else "pre"
         sheet.set("model.norm_position", position, "apply_residual_connection_post_layernorm")
-    key = _first(sheet, "normalization", "norm_type")
+    key = sheet.first("normalization", "norm_type")
     if key:
         sheet.set("model.norm_type", sheet.value(key), key)
     elif not kind and sheet.says("rms_norm_eps"):

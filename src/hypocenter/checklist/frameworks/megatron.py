@@ -10,7 +10,7 @@ from typing import Any
 from hypocenter.checklist import mindspeed
 from hypocenter.checklist.checklist import Value
 from hypocenter.checklist.file_entries import FileEntries, framework
-from hypocenter.checklist.words import boolean, canonical, dtype, gated, number, whole
+from hypocenter.checklist.words import canonical, dtype, gated, number, whole
 
 
 @framework("megatron")
@@ -31,15 +31,6 @@ def settle(sheet: FileEntries) -> None:
     mindspeed.settle(sheet)
 
 
-def _is_on(sheet: FileEntries, key: str, default: bool = False) -> bool:
-    return bool(boolean(sheet.value(key, default)))
-
-
-def _number(sheet: FileEntries, key: str) -> Any:
-    found = whole(sheet.value(key))
-    return found if isinstance(found, (int, float)) and not isinstance(found, bool) else None
-
-
 def _put(sheet: FileEntries, item: str, value: Value, *keys: str, derived: str | None = None) -> None:
     """Said when any of the keys is there, else a default."""
     if any(sheet.has(key) for key in keys):
@@ -50,7 +41,7 @@ def _put(sheet: FileEntries, item: str, value: Value, *keys: str, derived: str |
 
 def _formats(sheet: FileEntries) -> None:
     given = sheet.value("params_dtype")
-    half = "float16" if _is_on(sheet, "fp16") else "bfloat16" if _is_on(sheet, "bf16") else None
+    half = "float16" if sheet.is_on("fp16") else "bfloat16" if sheet.is_on("bf16") else None
     found = dtype(given) if given is not None else half or "float32"
     keys = (
         ("params_dtype", "fp16", "bf16") if half is None else ("fp16" if half == "float16" else "bf16", "params_dtype")
@@ -60,12 +51,12 @@ def _formats(sheet: FileEntries) -> None:
     for item in ("precision.embedding_dtype", "precision.head_dtype"):
         _put(sheet, item, found, *keys, derived="the format of the parameters")
     _reduction(sheet, found)
-    softmax = _is_on(sheet, "attention_softmax_in_fp32") or _is_on(sheet, "apply_query_key_layer_scaling")
+    softmax = sheet.is_on("attention_softmax_in_fp32") or sheet.is_on("apply_query_key_layer_scaling")
     keys = ("attention_softmax_in_fp32", "apply_query_key_layer_scaling")
     _put(sheet, "precision.softmax_dtype", "float32" if softmax else found, *keys, derived=_unfused(softmax))
-    residual = "float32" if _is_on(sheet, "fp32_residual_connection") else found
+    residual = "float32" if sheet.is_on("fp32_residual_connection") else found
     _put(sheet, "precision.residual_dtype", residual, "fp32_residual_connection")
-    loss = "float16" if _is_on(sheet, "fp16_lm_cross_entropy") else "float32"
+    loss = "float16" if sheet.is_on("fp16_lm_cross_entropy") else "float32"
     _put(sheet, "precision.loss_dtype", loss, "fp16_lm_cross_entropy")
     if sheet.says("loss_scale"):
         sheet.set("precision.loss_scale", sheet.value("loss_scale"), "loss_scale", "initial_loss_scale")
@@ -80,9 +71,9 @@ def _unfused(softmax: bool) -> str | None:
 def _reduction(sheet: FileEntries, params: Value) -> None:
     """Gradients are reduced and accumulated in float32 with bfloat16 unless it is said otherwise."""
     keys = ("grad_reduce_in_bf16", "accumulate_allreduce_grads_in_fp32", "main_grads_dtype")
-    if _is_on(sheet, "grad_reduce_in_bf16"):
+    if sheet.is_on("grad_reduce_in_bf16"):
         sheet.set("precision.grad_reduce_dtype", "bfloat16", *keys)
-    elif _is_on(sheet, "accumulate_allreduce_grads_in_fp32"):
+    elif sheet.is_on("accumulate_allreduce_grads_in_fp32"):
         sheet.set("precision.grad_reduce_dtype", "float32", *keys)
     else:
         main = dtype(sheet.value("main_grads_dtype", "fp32"))
@@ -94,18 +85,18 @@ def _reduction(sheet: FileEntries, params: Value) -> None:
 def _activation(sheet: FileEntries) -> None:
     item = "model.activation"
     keys = ("swiglu", "squared_relu", "openai_gelu", "quick_geglu")
-    if _is_on(sheet, "swiglu"):
+    if sheet.is_on("swiglu"):
         sheet.set(item, "swiglu", "swiglu")
-    elif _is_on(sheet, "squared_relu"):
+    elif sheet.is_on("squared_relu"):
         sheet.set(item, "squared_relu", "squared_relu")
-    elif _is_on(sheet, "quick_geglu"):
+    elif sheet.is_on("quick_geglu"):
         sheet.set(item, "quick_geglu", "quick_geglu")
-    elif _is_on(sheet, "openai_gelu"):
+    elif sheet.is_on("openai_gelu"):
         sheet.set(item, "gelu_tanh", "openai_gelu")
     elif sheet.says("activation_func"):
         word = canonical(item, sheet.value("activation_func"))
-        sheet.set(item, gated(word) if _is_on(sheet, "gated_linear_unit") else word, "activation_func")
-    elif _is_on(sheet, "bias_gelu_fusion", True) and _is_on(sheet, "add_bias_linear", True):
+        sheet.set(item, gated(word) if sheet.is_on("gated_linear_unit") else word, "activation_func")
+    elif sheet.is_on("bias_gelu_fusion", True) and sheet.is_on("add_bias_linear", True):
         _put(sheet, item, "gelu_tanh", *keys, derived="bias_gelu_fusion computes GELU by its tanh approximation")
     else:
         why = "without bias_gelu_fusion GELU is exact"
@@ -115,9 +106,9 @@ def _activation(sheet: FileEntries) -> None:
 def _positions(sheet: FileEntries) -> None:
     kind = canonical("model.position_embedding", sheet.value("position_embedding_type", "learned_absolute"))
     keys = ("position_embedding_type", "use_rotary_position_embeddings", "add_position_embedding")
-    if _is_on(sheet, "use_rotary_position_embeddings"):
+    if sheet.is_on("use_rotary_position_embeddings"):
         kind = "rope"
-    elif kind == "learned" and not _is_on(sheet, "add_position_embedding", True):
+    elif kind == "learned" and not sheet.is_on("add_position_embedding", True):
         kind = "none"
     _put(sheet, "model.position_embedding", kind, *keys)
     if kind not in ("rope", "mrope"):
@@ -126,13 +117,13 @@ def _positions(sheet: FileEntries) -> None:
     base = number(sheet.value("rotary_base", 10000))
     _put(sheet, "model.rope_theta", base, "rotary_base")
     _put(sheet, "model.rotary_fraction", number(sheet.value("rotary_percent", 1.0)), "rotary_percent")
-    if _is_on(sheet, "use_rope_scaling"):
+    if sheet.is_on("use_rope_scaling"):
         factor = sheet.value("rope_scaling_factor", 8.0)
         sheet.set("model.rope_scaling", f"llama3:{whole(factor)}", "use_rope_scaling", "rope_scaling_factor")
     elif sheet.says("rotary_seq_len_interpolation_factor"):
         factor = whole(sheet.value("rotary_seq_len_interpolation_factor"))
         sheet.set("model.rope_scaling", f"linear:{factor}", "rotary_seq_len_interpolation_factor")
-    elif sheet.says("multi_latent_attention") and _is_on(sheet, "multi_latent_attention"):
+    elif sheet.says("multi_latent_attention") and sheet.is_on("multi_latent_attention"):
         kind = sheet.value("rope_type", "yarn")
         factor = whole(sheet.value("rotary_scaling_factor", 1.0))
         _put(sheet, "model.rope_scaling", f"{kind}:{factor}", "rope_type", "rotary_scaling_factor")
@@ -141,16 +132,16 @@ def _positions(sheet: FileEntries) -> None:
 
 
 def _attention(sheet: FileEntries) -> None:
-    heads = _number(sheet, "num_attention_heads")
-    is_grouped = _is_on(sheet, "group_query_attention")
+    heads = sheet.number("num_attention_heads")
+    is_grouped = sheet.is_on("group_query_attention")
     if is_grouped:
-        groups = _number(sheet, "num_query_groups")
+        groups = sheet.number("num_query_groups")
         sheet.set("model.num_key_value_heads", groups or 1, "num_query_groups", "group_query_attention")
     elif heads is not None:
         why = "num_attention_heads, as group_query_attention is not set"
         _put(sheet, "model.num_key_value_heads", heads, "group_query_attention", "num_query_groups", derived=why)
     if sheet.says("apply_residual_connection_post_layernorm"):
-        is_post = _is_on(sheet, "apply_residual_connection_post_layernorm")
+        is_post = sheet.is_on("apply_residual_connection_post_layernorm")
         position = "residual-after-norm" if is_post else "pre"
         sheet.set("model.norm_position", position, "apply_residual_connection_post_layernorm")
     window = sheet.value("window_size")
@@ -162,14 +153,14 @@ def _attention(sheet: FileEntries) -> None:
 
 
 def _biases(sheet: FileEntries) -> None:
-    on = _is_on(sheet, "add_bias_linear", True)
+    on = sheet.is_on("add_bias_linear", True)
     for item in ("model.mlp_bias", "model.attention_output_bias"):
         _put(sheet, item, on, "add_bias_linear")
-    _put(sheet, "model.qkv_bias", on or _is_on(sheet, "add_qkv_bias"), "add_qkv_bias", "add_bias_linear")
+    _put(sheet, "model.qkv_bias", on or sheet.is_on("add_qkv_bias"), "add_qkv_bias", "add_bias_linear")
 
 
 def _sizes(sheet: FileEntries) -> None:
-    hidden = _number(sheet, "hidden_size")
+    hidden = sheet.number("hidden_size")
     if hidden is not None and not sheet.says("ffn_hidden_size"):
         if sheet.said("model.activation") == "swiglu":
             size, why = int(4 * hidden * 2 / 3 / 64) * 64, "8/3 of hidden_size, down to a multiple of 64"
@@ -180,25 +171,25 @@ def _sizes(sheet: FileEntries) -> None:
         sheet.set("model.num_layers", sheet.value("encoder_num_layers"), "encoder_num_layers")
     if not sheet.says("seq_length") and sheet.says("encoder_seq_length"):
         sheet.set("model.seq_length", sheet.value("encoder_seq_length"), "encoder_seq_length")
-    vocab, tensor = _number(sheet, "vocab_size"), _number(sheet, "tensor_model_parallel_size") or 1
+    vocab, tensor = sheet.number("vocab_size"), sheet.number("tensor_model_parallel_size") or 1
     if sheet.says("vocab_size") or sheet.has("vocab_size"):
         sheet.set("model.vocab_size", sheet.value("vocab_size"), "vocab_size")
     is_lost = sheet.is_lost("tensor_model_parallel_size") or sheet.is_lost("make_vocab_size_divisible_by")
     if vocab is not None and not is_lost and not sheet.says("padded_vocab_size"):
-        multiple = (_number(sheet, "make_vocab_size_divisible_by") or 128) * tensor
+        multiple = (sheet.number("make_vocab_size_divisible_by") or 128) * tensor
         why = f"vocab_size up to a multiple of {multiple}"
         keys = ("make_vocab_size_divisible_by", "vocab_size")
         sheet.set("model.padded_vocab_size", -(-vocab // multiple) * multiple, *keys, derived=why)
 
 
 def _experts(sheet: FileEntries) -> None:
-    if not _number(sheet, "num_experts"):
+    if not sheet.number("num_experts"):
         return
     kind = sheet.value("moe_router_load_balancing_type", "aux_loss")
     coefficient = number(sheet.value("moe_aux_loss_coeff", 0.0))
     is_used = "aux_loss" in str(kind) or "global_aux_loss" in str(kind)
     _put(sheet, "moe.aux_loss_coeff", coefficient if is_used else 0.0, "moe_aux_loss_coeff")
-    before = _is_on(sheet, "moe_router_pre_softmax")
+    before = sheet.is_on("moe_router_pre_softmax")
     why = "softmax over all experts, then the best" if before else "softmax over the chosen experts"
     _put(sheet, "moe.norm_topk_prob", not before, "moe_router_pre_softmax", derived=why)
     sheet.assume("moe.router_dtype", sheet.said("precision.compute_dtype"), "the format of the activations")
@@ -210,7 +201,7 @@ def _experts(sheet: FileEntries) -> None:
 
 def _steps(sheet: FileEntries) -> None:
     """Samples as steps of the global batch."""
-    batch = _number(sheet, "global_batch_size")
+    batch = sheet.number("global_batch_size")
     total = _in_steps(sheet, "optimizer.total_steps", "train_iters", "train_samples", batch)
     decay = _in_steps(sheet, "optimizer.decay_steps", "lr_decay_iters", "lr_decay_samples", batch)
     if decay is None and total is not None:
@@ -234,11 +225,11 @@ def _steps(sheet: FileEntries) -> None:
 
 
 def _in_steps(sheet: FileEntries, item: str, steps: str, samples: str, batch: Any) -> Any:
-    found = _number(sheet, steps)
+    found = sheet.number(steps)
     if found:
         sheet.set(item, found, steps)
         return found
-    n = _number(sheet, samples)
+    n = sheet.number(samples)
     if n and batch:
         found = n // batch
         sheet.set(item, found, samples, "global_batch_size", derived=f"{samples} / global_batch_size")
@@ -253,16 +244,16 @@ def _weights(sheet: FileEntries) -> None:
     _put(sheet, "weights.seed", number(sheet.value("seed", 1234)), "seed")
     _put(sheet, "data.seed", number(sheet.value("seed", 1234)), "seed")
     if sheet.says("init_method_xavier_uniform"):
-        is_xavier = _is_on(sheet, "init_method_xavier_uniform")
+        is_xavier = sheet.is_on("init_method_xavier_uniform")
         sheet.set("weights.init_method", "xavier_uniform" if is_xavier else "normal", "init_method_xavier_uniform")
     if sheet.says("pretrained_checkpoint") and not sheet.says("load"):
         sheet.set("weights.load_path", sheet.value("pretrained_checkpoint"), "pretrained_checkpoint")
 
 
 def _parallel(sheet: FileEntries) -> None:
-    tensor = _number(sheet, "tensor_model_parallel_size") or 1
+    tensor = sheet.number("tensor_model_parallel_size") or 1
     if sheet.has("sequence_parallel"):
-        on = _is_on(sheet, "sequence_parallel")
+        on = sheet.is_on("sequence_parallel")
         why = "turned off by Megatron-LM, as there is no tensor parallelism" if on and tensor == 1 else None
         off = why is not None and not sheet.is_lost("tensor_model_parallel_size")
         sheet.set("parallel.sequence_parallel", on and not off, "sequence_parallel", derived=why if off else None)
@@ -270,15 +261,15 @@ def _parallel(sheet: FileEntries) -> None:
     strategy = str(sheet.value("data_parallel_sharding_strategy", "no_shard"))
     stage = {"optim": 1, "optim_grads": 2, "optim_grads_params": 3}.get(strategy, 0)
     keys = ("data_parallel_sharding_strategy", "use_distributed_optimizer", "use_torch_fsdp2")
-    if _is_on(sheet, "use_torch_fsdp2"):
+    if sheet.is_on("use_torch_fsdp2"):
         stage = 3
-    elif not stage and _is_on(sheet, "use_distributed_optimizer"):
+    elif not stage and sheet.is_on("use_distributed_optimizer"):
         stage = 1
     _put(sheet, "parallel.zero_stage", stage, *keys, derived="how much of the optimizer is spread over data parallel")
     recompute = sheet.value("recompute_granularity") or None
-    if recompute is None and (_is_on(sheet, "recompute_activations")):
+    if recompute is None and (sheet.is_on("recompute_activations")):
         recompute = "selective"
-    if recompute is None and (_is_on(sheet, "checkpoint_activations") or sheet.says("activations_checkpoint_method")):
+    if recompute is None and (sheet.is_on("checkpoint_activations") or sheet.says("activations_checkpoint_method")):
         recompute = "full"
     keys = ("recompute_granularity", "recompute_activations", "checkpoint_activations", "activations_checkpoint_method")
     _put(sheet, "parallel.recompute", recompute or "none", *keys)
@@ -290,8 +281,8 @@ def _interleaving(sheet: FileEntries) -> None:
         if sheet.says(key):
             sheet.set("parallel.virtual_pipeline", sheet.value(key), key)
             return
-    per_chunk, layers = _number(sheet, "num_layers_per_virtual_pipeline_stage"), _number(sheet, "num_layers")
-    stages = _number(sheet, "pipeline_model_parallel_size") or 1
+    per_chunk, layers = sheet.number("num_layers_per_virtual_pipeline_stage"), sheet.number("num_layers")
+    stages = sheet.number("pipeline_model_parallel_size") or 1
     if sheet.is_lost("num_layers_per_virtual_pipeline_stage") or (
         per_chunk and sheet.is_lost("pipeline_model_parallel_size")
     ):
@@ -313,7 +304,7 @@ def _data(sheet: FileEntries) -> None:
         rest = [key for key in ("tokenizer_model", "tokenizer_type", "vocab_file") if key != first]
         keys = (first, *(key for key in rest if sheet.says(key)))
         sheet.set("data.tokenizer", model if model is not None else kind or sheet.value("vocab_file"), *keys)
-    if sheet.says("mock_data") and not sheet.says("data_path") and _is_on(sheet, "mock_data"):
+    if sheet.says("mock_data") and not sheet.says("data_path") and sheet.is_on("mock_data"):
         sheet.set("data.dataset", "mock data", "mock_data")
     elif sheet.says("train_data_path") and not sheet.says("data_path"):
         sheet.set("data.dataset", sheet.value("train_data_path"), "train_data_path")
@@ -324,10 +315,10 @@ def _data(sheet: FileEntries) -> None:
 def _fusions(sheet: FileEntries) -> None:
     backend = str(sheet.value("attention_backend", "auto")).lower().rpartition(".")[2]
     is_local = sheet.value("transformer_impl", "transformer_engine") == "local"
-    fused = _is_on(sheet, "use_flash_attn") or (not is_local and backend in ("auto", "flash", "fused"))
+    fused = sheet.is_on("use_flash_attn") or (not is_local and backend in ("auto", "flash", "fused"))
     _put(sheet, "fused.attention", fused, "use_flash_attn", "attention_backend", "transformer_impl")
     if sheet.said("model.position_embedding") == "rope":
-        _put(sheet, "fused.rope", _is_on(sheet, "apply_rope_fusion", True), "apply_rope_fusion")
-    _put(sheet, "fused.norm", not _is_on(sheet, "no_persist_layer_norm"), "no_persist_layer_norm")
+        _put(sheet, "fused.rope", sheet.is_on("apply_rope_fusion", True), "apply_rope_fusion")
+    _put(sheet, "fused.norm", not sheet.is_on("no_persist_layer_norm"), "no_persist_layer_norm")
     if sheet.said("model.activation") == "swiglu":
-        _put(sheet, "fused.swiglu", _is_on(sheet, "bias_swiglu_fusion", True), "bias_swiglu_fusion")
+        _put(sheet, "fused.swiglu", sheet.is_on("bias_swiglu_fusion", True), "bias_swiglu_fusion")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from hypocenter.checklist.checklist import Entry, Given, Value
-from hypocenter.checklist.file_entries import FileEntries, framework, part_of
+from hypocenter.checklist.file_entries import FileEntries, framework
 from hypocenter.checklist.tables import read_toml, table
 from hypocenter.checklist.words import boolean, canonical, dtype, gated, number, whole
 
@@ -32,15 +32,6 @@ def settle(sheet: FileEntries) -> None:
     _defaults(sheet, kind)
 
 
-def _is_on(sheet: FileEntries, key: str, default: bool = False) -> bool:
-    return boolean(sheet.value(key, default)) is True
-
-
-def _number(sheet: FileEntries, key: str) -> Any:
-    found = whole(sheet.value(key))
-    return found if isinstance(found, (int, float)) and not isinstance(found, bool) else None
-
-
 def _defaults(sheet: FileEntries, kind: str) -> None:
     """The class's defaults go the same way as what is said; what then is new is assumed."""
     known: Any = read_toml("mindformers_models").get(kind)
@@ -61,7 +52,7 @@ def _defaults(sheet: FileEntries, kind: str) -> None:
     both = FileEntries(Given(kind="", table="mindformers", entries=(*added, *own)), names)
     both.start()
     _model(both, kind)
-    for item, setting in part_of(both).settings.items():
+    for item, setting in both.close().settings.items():
         sheet.assume(item, setting.value, setting.derived)
     for item, value in known["facts"].items():
         sheet.assume(item, value)
@@ -75,15 +66,15 @@ def _model(sheet: FileEntries, kind: str) -> None:
     _sizes(sheet)
     _positions(sheet)
     if sheet.says(f"{_MODEL}rmsnorm"):
-        is_rms = _is_on(sheet, f"{_MODEL}rmsnorm")
+        is_rms = sheet.is_on(f"{_MODEL}rmsnorm")
         sheet.set("model.norm_type", "rmsnorm" if is_rms else "layernorm", f"{_MODEL}rmsnorm")
     if sheet.says(f"{_MODEL}post_layernorm_residual"):
-        is_post = _is_on(sheet, f"{_MODEL}post_layernorm_residual")
+        is_post = sheet.is_on(f"{_MODEL}post_layernorm_residual")
         sheet.set(
             "model.norm_position", "residual-after-norm" if is_post else "pre", f"{_MODEL}post_layernorm_residual"
         )
     _biases(sheet)
-    if sheet.says(f"{_MODEL}use_sliding_window") and not _is_on(sheet, f"{_MODEL}use_sliding_window"):
+    if sheet.says(f"{_MODEL}use_sliding_window") and not sheet.is_on(f"{_MODEL}use_sliding_window"):
         sheet.set("model.sliding_window", None, f"{_MODEL}use_sliding_window", f"{_MODEL}sliding_window")
 
 
@@ -107,7 +98,7 @@ def _formats(sheet: FileEntries) -> None:
     sheet.set("precision.embedding_dtype", value, embedding if why is None else key, derived=why)
     if not sheet.says(f"{_MODEL}residual_dtype") and sheet.says(f"{_MODEL}compute_dtype"):
         compute = dtype(sheet.value(f"{_MODEL}compute_dtype"))
-        in_full = _is_on(sheet, f"{_MODEL}fp32_residual_connection")
+        in_full = sheet.is_on(f"{_MODEL}fp32_residual_connection")
         if in_full:
             sheet.set("precision.residual_dtype", "float32", f"{_MODEL}fp32_residual_connection")
         else:
@@ -120,7 +111,7 @@ def _activation(sheet: FileEntries, kind: str) -> None:
         return
     word = canonical("model.activation", sheet.value(key))
     if word == "silu" and (
-        kind.lower().startswith(("llama", "qwen", "deepseek")) or _is_on(sheet, f"{_MODEL}gated_linear_unit")
+        kind.lower().startswith(("llama", "qwen", "deepseek")) or sheet.is_on(f"{_MODEL}gated_linear_unit")
     ):
         sheet.set("model.activation", gated(word), key, derived="within a gated unit")
     elif word == "gelu":
@@ -130,10 +121,10 @@ def _activation(sheet: FileEntries, kind: str) -> None:
 
 
 def _sizes(sheet: FileEntries) -> None:
-    hidden = _number(sheet, f"{_MODEL}hidden_size")
+    hidden = sheet.number(f"{_MODEL}hidden_size")
     if not sheet.says(f"{_MODEL}intermediate_size") and not sheet.says(f"{_MODEL}ffn_hidden_size") and hidden:
-        multiple, factor = _number(sheet, f"{_MODEL}multiple_of"), _number(sheet, f"{_MODEL}ffn_dim_multiplier")
-        ratio = _number(sheet, f"{_MODEL}expand_ratio")
+        multiple, factor = sheet.number(f"{_MODEL}multiple_of"), sheet.number(f"{_MODEL}ffn_dim_multiplier")
+        ratio = sheet.number(f"{_MODEL}expand_ratio")
         if ratio:
             keys = (f"{_MODEL}hidden_size", f"{_MODEL}expand_ratio")
             sheet.set("model.intermediate_size", ratio * hidden, *keys, derived="expand_ratio * hidden_size")
@@ -146,7 +137,7 @@ def _sizes(sheet: FileEntries) -> None:
         f"{_MODEL}{name}" for name in ("n_kv_heads", "num_key_value_heads", "num_query_groups", "multi_query_group_num")
     ]
     own = [f"{_MODEL}{name}" for name in ("num_heads", "num_attention_heads")]
-    n = next((_number(sheet, key) for key in own if sheet.says(key)), None)
+    n = next((sheet.number(key) for key in own if sheet.says(key)), None)
     if not sheet.says(*heads) and n:
         sheet.set("model.num_key_value_heads", n, *own, derived="num_heads")
     if not sheet.says(f"{_MODEL}max_position_embedding", f"{_MODEL}max_position_embeddings"):
@@ -200,14 +191,14 @@ def _optimizer(sheet: FileEntries) -> None:
 
 
 def _schedule(sheet: FileEntries) -> None:
-    total = _number(sheet, "lr_schedule.total_steps")
+    total = sheet.number("lr_schedule.total_steps")
     if total is not None and total > 0:
         sheet.set("optimizer.total_steps", total, "lr_schedule.total_steps")
         if not sheet.says("lr_schedule.decay_steps"):
             sheet.assume("optimizer.decay_steps", total, "total_steps")
     if sheet.says("lr_schedule.decay_steps"):
         sheet.set("optimizer.decay_steps", sheet.value("lr_schedule.decay_steps"), "lr_schedule.decay_steps")
-    ratio, steps = _number(sheet, "lr_schedule.warmup_ratio"), _number(sheet, "lr_schedule.warmup_steps")
+    ratio, steps = sheet.number("lr_schedule.warmup_ratio"), sheet.number("lr_schedule.warmup_steps")
     if ratio:
         sheet.set("optimizer.warmup_fraction", ratio, "lr_schedule.warmup_ratio")
         sheet.forget("optimizer.warmup_steps")
@@ -224,7 +215,7 @@ def _schedule(sheet: FileEntries) -> None:
 def _wrapper(sheet: FileEntries) -> None:
     use, most = "runner_wrapper.use_clip_grad", "runner_wrapper.max_grad_norm"
     if sheet.says(use):
-        sheet.set("optimizer.clip_grad", sheet.value(most, 1.0) if _is_on(sheet, use) else 0.0, use, most)
+        sheet.set("optimizer.clip_grad", sheet.value(most, 1.0) if sheet.is_on(use) else 0.0, use, most)
     elif str(sheet.value("runner_wrapper.type", "")) == "MFPipelineWithLossScaleCell":
         sheet.assume("optimizer.clip_grad", 1.0)
     scale = "runner_wrapper.scale_sense"
@@ -244,17 +235,17 @@ def _batch(sheet: FileEntries) -> None:
     if sheet.says(key):
         keys = (key,) if key.startswith("train") else (key, "train_dataset.batch_size")
         sheet.set("batch.micro_batch_size", sheet.value(key), *keys)
-    stages = _number(sheet, "parallel_config.pipeline_stage") or 1
+    stages = sheet.number("parallel_config.pipeline_stage") or 1
     copies_key = next((key for key in ("micro_batch_interleave_num", "parallel_config.micro_batch_interleave_num")
                        if sheet.says(key)), None)  # fmt: skip
-    copies: Any = _number(sheet, copies_key) if copies_key else 1
+    copies: Any = sheet.number(copies_key) if copies_key else 1
     if copies_key:
         sheet.set("parallel.interleaved_copies", copies, copies_key)
-    is_parallel = _is_on(sheet, "use_parallel", True)
+    is_parallel = sheet.is_on("use_parallel", True)
     key = (
         "parallel_config.micro_batch_num" if stages > 1 and is_parallel else "runner_config.gradient_accumulation_steps"
     )
-    n = _number(sheet, key) or 1
+    n = sheet.number(key) or 1
     why = "micro-batches of a pipeline" if key.endswith("num") else None
     if sheet.says(key) or copies_key:
         why = f"{why or 'gradient_accumulation_steps'} * interleaved copies" if (copies or 1) > 1 else why
@@ -264,45 +255,45 @@ def _batch(sheet: FileEntries) -> None:
 
 
 def _parallel(sheet: FileEntries) -> None:
-    if sheet.value("use_parallel") is not None and not _is_on(sheet, "use_parallel"):
+    if sheet.value("use_parallel") is not None and not sheet.is_on("use_parallel"):
         for name, item in zip(_PARALLEL, ("data", "tensor", "pipeline", "context", "expert"), strict=True):
             key = f"parallel_config.{name}"
             if sheet.says(key):
                 sheet.set(f"parallel.{item}", 1, key, "use_parallel", derived="use_parallel is off")
     key = "parallel.enable_parallel_optimizer"
     if sheet.says(key):
-        on = _is_on(sheet, key)
+        on = sheet.is_on(key)
         sheet.set("parallel.distributed_optimizer", on, key)
         sheet.set("parallel.zero_stage", 1 if on else 0, key, derived="how much of the optimizer is spread")
     key, some = "recompute_config.recompute", "recompute_config.select_recompute"
-    is_full = _is_on(sheet, key) or isinstance(sheet.value(key), tuple)
+    is_full = sheet.is_on(key) or isinstance(sheet.value(key), tuple)
     if sheet.says(key, some):
-        found = "full" if is_full else "selective" if _is_on(sheet, some) else "none"
+        found = "full" if is_full else "selective" if sheet.is_on(some) else "none"
         sheet.set("parallel.recompute", found, key, some)
 
 
 def _experts(sheet: FileEntries) -> None:
-    factor = _number(sheet, "moe_config.capacity_factor")
+    factor = sheet.number("moe_config.capacity_factor")
     if factor is not None:
         why = "no token is dropped" if factor <= 0 else None
         sheet.set("moe.capacity_factor", None if factor <= 0 else factor, "moe_config.capacity_factor", derived=why)
     if sheet.says("moe_config.enable_sdrop"):
-        on = _is_on(sheet, "moe_config.enable_sdrop")
+        on = sheet.is_on("moe_config.enable_sdrop")
         sheet.set("moe.token_drop_policy", "position" if on else "probs", "moe_config.enable_sdrop")
     keys = ("moe_config.use_fused_ops_topkrouter", "moe_config.use_fused_ops_permute")
     if sheet.says(*keys):
-        sheet.set("moe.fused_permute", any(_is_on(sheet, key) for key in keys), *keys)
+        sheet.set("moe.fused_permute", any(sheet.is_on(key) for key in keys), *keys)
     if sheet.says("moe_config.use_gating_sigmoid"):
-        on = _is_on(sheet, "moe_config.use_gating_sigmoid")
+        on = sheet.is_on("moe_config.use_gating_sigmoid")
         sheet.set("moe.router_score", "sigmoid" if on else "softmax", "moe_config.use_gating_sigmoid")
-    n, size = _number(sheet, "moe_config.shared_expert_num"), _number(sheet, "moe_config.moe_intermediate_size")
+    n, size = sheet.number("moe_config.shared_expert_num"), sheet.number("moe_config.moe_intermediate_size")
     if n is not None:
         why = "shared_expert_num * moe_intermediate_size"
         keys = ("moe_config.shared_expert_num", "moe_config.moe_intermediate_size")
         known = n == 0 or size is not None
         if known:
             sheet.set("moe.shared_expert_size", n * (size or 0) or None, *keys, derived=why)
-    if (_number(sheet, "moe_config.expert_num") or 1) > 1 and size is None and sheet.says(f"{_MODEL}intermediate_size"):
+    if (sheet.number("moe_config.expert_num") or 1) > 1 and size is None and sheet.says(f"{_MODEL}intermediate_size"):
         key = f"{_MODEL}intermediate_size"
         sheet.set("moe.expert_intermediate_size", sheet.value(key), key, derived="intermediate_size")
 

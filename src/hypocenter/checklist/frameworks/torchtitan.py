@@ -64,7 +64,7 @@ def _schedule(sheet: FileEntries) -> None:
         sheet.set("optimizer.lr_schedule", sheet.value("lr_scheduler.decay_type"), "lr_scheduler.decay_type")
     if not sheet.says("lr_scheduler.decay_ratio", "lr_scheduler.total_steps") and isinstance(total, int):
         sheet.assume("optimizer.decay_steps", total, "training.steps")
-    key = next((key for key in ("lr_scheduler.min_lr_factor", "lr_scheduler.lr_min") if sheet.says(key)), None)
+    key = sheet.first("lr_scheduler.min_lr_factor", "lr_scheduler.lr_min")
     factor, rate = number(sheet.value(key)) if key else None, number(sheet.value("optimizer.lr", 8e-4))
     if key and isinstance(factor, (int, float)) and isinstance(rate, (int, float)):
         sheet.set("optimizer.min_lr", product(factor, rate), key, derived=f"{key.rpartition('.')[2]} * lr")
@@ -86,6 +86,6 @@ def _sharding(sheet: FileEntries) -> None:
 
 
 def _degree(sheet: FileEntries, *keys: str) -> tuple[int, str | None]:
-    key = next((key for key in keys if sheet.says(key)), None)
+    key = sheet.first(*keys)
     found = number(sheet.value(key)) if key else None
     return (found if isinstance(found, int) else -1), key

@@ -21,23 +21,18 @@ def settle(sheet: FileEntries) -> None:
     _rest(sheet)
 
 
-def _is_on(sheet: FileEntries, key: str) -> bool:
-    value = sheet.value(key, False)
-    return bool(boolean(value)) and value != "auto"
-
-
 def _format(sheet: FileEntries) -> None:
-    if _is_on(sheet, "bf16") or _is_on(sheet, "pure_bf16"):
-        key = "bf16" if _is_on(sheet, "bf16") else "pure_bf16"
+    if sheet.is_on("bf16") or sheet.is_on("pure_bf16"):
+        key = "bf16" if sheet.is_on("bf16") else "pure_bf16"
         sheet.set("precision.compute_dtype", "bfloat16", key)
         if key == "pure_bf16":
             sheet.set("precision.params_dtype", "bfloat16", key)
-    elif _is_on(sheet, "fp16"):
+    elif sheet.is_on("fp16"):
         sheet.set("precision.compute_dtype", "float16", "fp16")
         sheet.set("precision.loss_scale", "dynamic", "fp16")
     elif sheet.says("bf16", "fp16"):
         sheet.set("precision.compute_dtype", "float32", "bf16", "fp16")
-    key = next((key for key in ("torch_dtype", "dtype") if sheet.says(key)), None)
+    key = sheet.first("torch_dtype", "dtype")
     if key and sheet.value(key) != "auto":
         sheet.set("precision.params_dtype", dtype(sheet.value(key)), key)
 
@@ -90,15 +85,15 @@ def _sharding(sheet: FileEntries) -> None:
 
 
 def _rest(sheet: FileEntries) -> None:
-    key = next((key for key in ("flash_attn", "attn_implementation", "flash_attention") if sheet.says(key)), None)
+    key = sheet.first("flash_attn", "attn_implementation", "flash_attention")
     if key and sheet.value(key) != "auto":
         word = str(sheet.value(key)).lower()
         sheet.set("fused.attention", _FLASH.get(word, boolean(sheet.value(key))), key)
     if sheet.says("train_sampling_strategy"):
         is_random = sheet.value("train_sampling_strategy") != "sequential"
         sheet.set("data.shuffle", is_random, "train_sampling_strategy")
-    if sheet.says("adafactor") and _is_on(sheet, "adafactor"):
+    if sheet.says("adafactor") and sheet.is_on("adafactor"):
         sheet.set("optimizer.type", "adafactor", "adafactor")
-    key = next((key for key in ("packing", "sample_packing") if sheet.says(key)), None)
+    key = sheet.first("packing", "sample_packing")
     if key:
         sheet.set("data.packing", boolean(sheet.value(key)), key)

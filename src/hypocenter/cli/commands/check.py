@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
 import time
 from pathlib import Path
@@ -19,6 +17,7 @@ from hypocenter.json_answer import to_json
 from hypocenter.nouns import Diagnosis, Severity
 from hypocenter.record.layout import DIAGNOSIS_FILE, DUMP_FOLDER
 from hypocenter.record.reader import open_run
+from hypocenter.record.whole_file import write_whole
 from hypocenter.record.whole_run import newest_run
 from hypocenter.report import catalogue
 from hypocenter.report.closing import closing
@@ -112,11 +111,7 @@ def exit_code(diagnosis: Diagnosis, fail_on: Severity) -> int:
 def store(run_dir: Path, diagnosis: Diagnosis, talk: TextIO) -> None:
     """Put diagnosis.json in place whole; a directory that cannot be written to is only told about."""
     path = run_dir / DIAGNOSIS_FILE
-    temporary = path.with_name(f".{path.name}-{os.getpid()}")
     try:
-        temporary.write_text(to_json(diagnosis), encoding="utf-8")
-        temporary.replace(path)
+        write_whole(path, to_json(diagnosis).encode())
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
         write(talk, f"warning[not-written]: {path} was not written: {error.strerror or error}\n")

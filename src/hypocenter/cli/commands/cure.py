@@ -17,8 +17,8 @@ from pathlib import Path
 import click
 import msgspec
 
-from hypocenter.align.children import end
-from hypocenter.cli.answer_format import format_option, print_answer
+from hypocenter.align.children import clean_environment, end
+from hypocenter.cli.answer_format import format_option, show_answer
 from hypocenter.cli.damage import tell_damage
 from hypocenter.cli.say import say
 from hypocenter.diagnose import cure
@@ -27,8 +27,8 @@ from hypocenter.errors import BundleError, HypocenterError, NoRecordingError
 from hypocenter.nouns import Run
 from hypocenter.record.layout import EVIDENCE_FILE
 from hypocenter.record.reader import RecordedRun, open_run
+from hypocenter.record.whole_file import write_whole
 from hypocenter.report.cure import render
-from hypocenter.report.screen import screen_of, write
 
 EXIT_CODES = {"cured": 0, "no-cure": 1, "cannot-tell": 5}
 _NEEDS_FRAMEWORK = "that needs torch, or MindSpore, and this Python has neither"
@@ -62,10 +62,7 @@ def command(run: Path, again: bool, rerun: bool, format_name: str) -> int:
         why = (f"the program was not run again: {_NEEDS_FRAMEWORK}",) if wants_rerun else why
     name = recording.run.name if recording is not None else run.resolve().name
     found = cure.answer(name, piece, why)
-    if format_name == "terminal":
-        write(sys.stdout, render(found, screen_of(sys.stdout)))
-    else:
-        print_answer("cure", found, format_name)
+    show_answer("cure", found, format_name, render)
     tell_damage(*([recording] if recording is not None else []))
     return EXIT_CODES[found.status]
 
@@ -121,13 +118,9 @@ def _searched_again(
 def _store(recording: RecordedRun, piece: JudgedEvidence, evidence: object) -> None:
     """Put the evidence in place whole; a directory that cannot be written to is only told about."""
     path = recording.directory / (piece.finding.bundle or "") / EVIDENCE_FILE
-    temporary = path.with_name(f".{path.name}-{os.getpid()}")
     try:
-        temporary.write_bytes(msgspec.json.encode(evidence))
-        temporary.replace(path)
+        write_whole(path, msgspec.json.encode(evidence))
     except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
         say(f"warning[not-written]: {path} was not written: {error.strerror or error}")
 
 
@@ -159,7 +152,9 @@ def evidence_of_rerun(run: Run) -> tuple[JudgedEvidence, ...]:
             *run.command,
         ]
         say(f"running again until the step that failed: {shlex.join(run.command)}  (in {folder})")
-        child = subprocess.Popen(words, cwd=folder, stdout=2, start_new_session=True, env=_environment())
+        child = subprocess.Popen(
+            words, cwd=folder, stdout=2, start_new_session=True, env=clean_environment(os.environ, Path.cwd())
+        )
         try:
             while child.poll() is None and not _is_searched(out):
                 time.sleep(POLL_S)
@@ -200,13 +195,6 @@ def _checked(run: Run) -> Path:
 def has_framework() -> bool:
     """Whether this Python could run a training program again; nothing is imported."""
     return any(find_spec(name) is not None for name in ("torch", "mindspore"))
-
-
-def _environment() -> dict[str, str]:
-    """This process's own, with the folders of PYTHONPATH as they are seen from here; no options of another session."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("HYPOCENTER_")}
-    folders = [folder for folder in kept.get("PYTHONPATH", "").split(os.pathsep) if folder]
-    return kept | {"PYTHONPATH": os.pathsep.join(str(Path(folder).absolute()) for folder in folders)}
 
 
 def _level(run: Run) -> Sequence[str]:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
 
-from hypocenter.cli.answer_format import format_option, print_answer
+from hypocenter.cli.answer_format import format_option, show_answer
 from hypocenter.cli.output_file import refuse_existing, write_file
 from hypocenter.compare.curves.catalogue import read_curve
 from hypocenter.compare.curves.compare import compare_curves
@@ -16,7 +17,7 @@ from hypocenter.compare.curves.comparison import CurveComparison, Limits
 from hypocenter.compare.curves.of_runs import drawn_as
 from hypocenter.errors import ConfigError
 from hypocenter.report import curves_html, curves_picture, curves_screen
-from hypocenter.report.screen import can_draw, screen_of, write
+from hypocenter.report.screen import can_draw
 
 EXIT = {"accepted": 0, "departed": 1, "cannot-tell": 5}
 _NUMBERS = {name: type(getattr(Limits(), name)) for name in Limits.__dataclass_fields__}
@@ -63,10 +64,7 @@ def command(
 
 def answer(found: CurveComparison, format_name: str) -> int:
     """Print it; the exit code."""
-    if format_name == "terminal":
-        write(sys.stdout, curves_screen.render(found, screen_of(sys.stdout), can_draw=can_draw(sys.stdout)))
-    else:
-        print_answer("curves", found, format_name)
+    show_answer("curves", found, format_name, partial(curves_screen.render, can_draw=can_draw(sys.stdout)))
     return EXIT[found.status]
 
 

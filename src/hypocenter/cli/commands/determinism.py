@@ -6,14 +6,14 @@ It is `hypocenter twin nothing` with more options, and an answer of its own.
 from __future__ import annotations
 
 import shlex
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import click
 
-from hypocenter.cli.answer_format import format_option, print_answer
+from hypocenter.cli.answer_format import format_option, show_answer
 from hypocenter.cli.commands.twin import runs_of
 from hypocenter.cli.program import ProgramCommand
 from hypocenter.compare.repeats.answer import Cure, Determinism
@@ -21,7 +21,6 @@ from hypocenter.compare.repeats.engine import compare_repeats
 from hypocenter.errors import ConfigError
 from hypocenter.report import wording
 from hypocenter.report.determinism_screen import render
-from hypocenter.report.screen import screen_of, write
 from hypocenter.twins.bits import recording_bits, with_failures
 from hypocenter.twins.runs import Runs
 
@@ -87,10 +86,7 @@ def command(
 
 
 def _answer(found: Determinism, format_name: str, hint: str) -> int:
-    if format_name == "terminal":
-        write(sys.stdout, render(found, screen_of(sys.stdout), next_command=hint))
-    else:
-        print_answer("determinism", found, format_name)
+    show_answer("determinism", found, format_name, partial(render, next_command=hint))
     return EXIT[found.status]
 
 

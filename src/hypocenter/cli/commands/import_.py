@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from hypocenter.importing.catalogue import Done, import_dump
+from hypocenter.in_words import counted
 from hypocenter.report.screen import write
 
 
@@ -39,14 +40,11 @@ def _say(done: Done) -> None:
     assert what is not None
     lines = [
         f"{what.kind}{f' ({what.version})' if what.version else ''}: "
-        f"{_count(len(tally.ranks), 'rank')}, {_count(len(tally.steps), 'step')}, {_count(tally.readings, 'reading')}"
-        + (f", {_count(tally.tensors, 'tensor')} with values" if tally.tensors else "")
+        f"{counted(len(tally.ranks), 'rank')}, {counted(len(tally.steps), 'step')}, "
+        f"{counted(tally.readings, 'reading')}"
+        + (f", {counted(tally.tensors, 'tensor')} with values" if tally.tensors else "")
     ]
     lines += [f"  note: {note}" for note in what.notes]
     lines += [f"  problem: {line}" for line in run.warnings]
     write(sys.stdout, f"{done.directory}\n")
     write(sys.stderr, "\n".join(lines) + f"\nnext: hypocenter check {done.directory}\n")
-
-
-def _count(n: int, word: str) -> str:
-    return f"{n:,} {word}{'' if n == 1 else 's'}"

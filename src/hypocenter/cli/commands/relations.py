@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
-from hypocenter.cli.answer_format import format_option, print_answer
+from hypocenter.cli.answer_format import format_option, show_answer
 from hypocenter.cli.damage import tell_damage
 from hypocenter.detect.relation_rows import LOOKED, RELATION
 from hypocenter.diagnose.relation_list import answer
 from hypocenter.record.reader import open_run
 from hypocenter.report.relations_screen import render
-from hypocenter.report.screen import screen_of, write
 
 EXIT = {"healthy": 0, "broken": 1, "not-asked": 0}
 
@@ -33,9 +31,6 @@ def command(run: Path, format_name: str) -> int:
         if row.port in (LOOKED, RELATION)
     ]  # fmt: skip
     found = answer(recording.run.name, sorted(rows, key=lambda each: (each[1].step, each[1].order)))
-    if format_name == "terminal":
-        write(sys.stdout, render(found, screen_of(sys.stdout)))
-    else:
-        print_answer("relations", found, format_name)
+    show_answer("relations", found, format_name, render)
     tell_damage(recording)
     return EXIT[found.status]

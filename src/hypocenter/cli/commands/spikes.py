@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import click
 
-from hypocenter.cli.answer_format import format_option, print_answer
+from hypocenter.cli.answer_format import format_option, show_answer
 from hypocenter.cli.damage import tell_damage
 from hypocenter.cli.output_file import refuse_existing, write_file
 from hypocenter.cli.say import say
 from hypocenter.diagnose.judged_evidence import load
+from hypocenter.diagnose.records import Records
 from hypocenter.diagnose.spike_list import answer
 from hypocenter.record.reader import open_run
-from hypocenter.report.screen import screen_of, write
 from hypocenter.report.spikes_screen import render
 
 EXIT = {"healthy": 0, "jumped": 1}
@@ -36,12 +35,8 @@ def command(run: Path, format_name: str, export: Path | None, force: bool) -> in
     refuse_existing(export, "list", flag="--export", force=force)
     recording = open_run(run)
     pieces = load(recording.evidence_files(), recording.directory).found
-    records = {(rank, record.step): record for rank, record in recording.step_records()}
-    found = answer(recording.run.name, records, pieces)
-    if format_name == "terminal":
-        write(sys.stdout, render(found, screen_of(sys.stdout)))
-    else:
-        print_answer("spikes", found, format_name)
+    found = answer(recording.run.name, Records.of(recording), pieces)
+    show_answer("spikes", found, format_name, render)
     if export is not None:
         write_file(export, "".join(f"{index}\n" for index in found.to_skip), "list", flag="--export")
         unknown = sum(bool(spike.samples) and not spike.dataset_indices for spike in found.spikes)

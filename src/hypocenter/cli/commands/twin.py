@@ -10,15 +10,14 @@ from typing import Any
 
 import click
 
-from hypocenter.cli.answer_format import format_option, print_answer
+from hypocenter.cli.answer_format import format_option, show_answer
 from hypocenter.cli.commands.run import environment
 from hypocenter.cli.program import ProgramCommand, argv_of
 from hypocenter.cli.say import say
 from hypocenter.errors import ConfigError
 from hypocenter.record.layout import new_run_directory
 from hypocenter.report import twin_screen, wording
-from hypocenter.report.screen import screen_of, write
-from hypocenter.twins.answer import Twin
+from hypocenter.report.screen import write
 from hypocenter.twins.change import Asked, by_name, changes
 from hypocenter.twins.runs import Made, Runs, split
 
@@ -118,7 +117,8 @@ def command(
     found = replace(change.make(asked), change=name, value=value)
     if not found.means:
         found = replace(found, means=_section(change.manual.sections, "What it means"))
-    return _answer(found, format_name)
+    show_answer("twin", found, format_name, twin_screen.render)
+    return EXIT[found.status]
 
 
 def runs_of(program: Sequence[str], out: Path | None, name: str, n_runs: int, steps: int, *, force: bool) -> Runs:
@@ -143,14 +143,6 @@ def runs_of(program: Sequence[str], out: Path | None, name: str, n_runs: int, st
         )
 
     return Runs(program=tuple(program), argv=argv, base=base, environment=environment, force=force, said=said)
-
-
-def _answer(found: Twin, format_name: str) -> int:
-    if format_name == "terminal":
-        write(sys.stdout, twin_screen.render(found, screen_of(sys.stdout)))
-    else:
-        print_answer("twin", found, format_name)
-    return EXIT[found.status]
 
 
 def _words(flag: str, text: str) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hypocenter.catalogue import Catalogue
+from hypocenter.catalogue import Catalogue, about
 from hypocenter.compare.curves.collector import Collector
 from hypocenter.compare.curves.curve import Curve
 from hypocenter.errors import HypocenterError, NoRecordingError
@@ -62,15 +62,12 @@ def reader(
     name: str, *, accepts: Callable[[Head], float], counts_from: int | None, means: tuple[str, ...] = ()
 ) -> Callable[[Callable[[Path, Collector], None]], Callable[[Path, Collector], None]]:
     """Register a function as the reader of this kind; the first line of its docstring says what is read."""
-
-    def register(read: Callable[[Path, Collector], None]) -> Callable[[Path, Collector], None]:
-        about = (read.__doc__ or "").strip().partition("\n")[0]
-        READERS.register(
-            name, Reader(name=name, about=about, accepts=accepts, read=read, counts_from=counts_from, means=means)
-        )
-        return read
-
-    return register
+    return READERS.adding(
+        name,
+        lambda read: Reader(
+            name=name, about=about(read), accepts=accepts, read=read, counts_from=counts_from, means=means
+        ),
+    )
 
 
 def read_curve(path: Path | str, *, kind: str | None = None) -> Curve:

@@ -25,6 +25,7 @@ from hypocenter.compare.curves.curve import Curve, Series, Steps, Values
 from hypocenter.compare.curves.evidence import FEWEST, Evidence, gather
 from hypocenter.compare.curves.noise import grows
 from hypocenter.compare.curves.statistics import change_point
+from hypocenter.in_words import counted
 from hypocenter.nouns import Confidence
 
 _FACTORS_MOST = 4  # decimals of a grad norm's factor
@@ -319,17 +320,13 @@ def _shifted(baseline: Series, candidate: Series, pair: Aligned, tolerance: floa
         if _equal(moved.baseline, moved.candidate, tolerance).mean() >= _FITS and _moves(moved.baseline):
             shift = n * interval
             side = "later" if shift > 0 else "earlier"
-            text = f"the candidate's learning rate is the baseline's {_steps(shift)} {side}"
+            text = f"the candidate's learning rate is the baseline's {counted(abs(shift), 'step')} {side}"
             return "shifted", text, {"steps": float(shift)}
     return None
 
 
 def _moves(values: Values) -> bool:
     return float(np.ptp(values)) > 0.01 * float(np.max(np.abs(values)))
-
-
-def _steps(n: int) -> str:
-    return "1 step" if abs(n) == 1 else f"{abs(n):,} steps"
 
 
 def _rate_factor(baseline: Series, candidate: Series, pair: Aligned, tolerance: float, offset: int) -> _Found:
@@ -442,7 +439,7 @@ def _ends(found: Evidence) -> str:
 
 def _floor(found: Evidence, floor: float) -> str:
     if found.source == "repeats":
-        return f"noise floor {floor:.2g}, measured on {_count(len(found.noise.samples), 'repeat')}"
+        return f"noise floor {floor:.2g}, measured on {counted(len(found.noise.samples), 'repeat')}"
     return f"the baseline's own unrest explains {floor:.2g}; no repeat was given"
 
 
@@ -452,15 +449,11 @@ def _accepted(found: Evidence) -> str:
         return f"accepted: the losses are equal at all {n:,} steps"
     start = f"accepted: at {n:,} steps the losses differ by at most {most:.2g} (99 % of the steps), around zero"
     if found.source == "repeats":
-        within = f"within the noise of {_count(len(found.noise.samples), 'repeat')} of the baseline"
+        within = f"within the noise of {counted(len(found.noise.samples), 'repeat')} of the baseline"
         least = float(np.median(found.noise.least))
         mostly_rounding = least > found.typical_floor / 2
         return f"{start}, {within}" + (f" and {least:.2g} of rounding" if mostly_rounding else "")
     return f"{start}; no repeat of the baseline was given to measure its own error"
-
-
-def _count(n: int, noun: str) -> str:
-    return f"{n} {noun}" + ("" if n == 1 else "s")
 
 
 def next_steps(found: Evidence, checks: Sequence[Check], other_batch: int | None, status: str) -> Iterator[str]:

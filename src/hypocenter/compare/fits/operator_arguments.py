@@ -28,6 +28,7 @@ from hypocenter.compare.case import Case
 from hypocenter.compare.comparison import Confidence, Fit
 from hypocenter.compare.fit_evidence import say
 from hypocenter.compare.fitting import fit
+from hypocenter.in_words import some
 from hypocenter.nouns import OperatorCall
 
 _SHOWN = 3  # operators that are named of a side
@@ -104,8 +105,7 @@ def _told(mine: OperatorCall, other: OperatorCall) -> str:
 
 
 def _named(calls: Calls) -> str:
-    some = ", ".join(f"{call.op}{_at(call)}" for call in calls[:_SHOWN])
-    return some + (f" and {len(calls) - _SHOWN} more" if len(calls) > _SHOWN else "")
+    return some((f"{call.op}{_at(call)}" for call in calls), _SHOWN)
 
 
 def _at(call: OperatorCall) -> str:

@@ -50,12 +50,7 @@ def matcher(name: str, *, order: int) -> Callable[[Match], Match]:
     Raises:
         UnknownNameError: the name is taken.
     """
-
-    def register(pair: Match) -> Match:
-        CATALOGUE.register(name, Matcher(name=name, order=order, pair=pair))
-        return pair
-
-    return register
+    return CATALOGUE.adding(name, lambda pair: Matcher(name=name, order=order, pair=pair))
 
 
 def matchers(plugins: Iterable[str] = ()) -> list[Matcher]:

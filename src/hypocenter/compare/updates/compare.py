@@ -23,6 +23,7 @@ from hypocenter.compare.updates.comparison import (
 from hypocenter.compare.updates.effective import effective
 from hypocenter.compare.updates.recompute import Case, case_of, row_of
 from hypocenter.compare.updates.recorded import RecordedUpdates
+from hypocenter.in_words import some
 from hypocenter.optimizers.options import Options, called
 from hypocenter.optimizers.predicted import predict
 from hypocenter.optimizers.rule import RULES
@@ -158,8 +159,7 @@ def _sentence(
         )
     if any(only):
         side, names = ("baseline", only[0]) if only[0] else ("candidate", only[1])
-        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-        return f"{len(names)} parameters decay in the {side} only: {', '.join(names[:_SHOWN])}{more}{tail}"
+        return f"{len(names)} parameters decay in the {side} only: {some(names, _SHOWN)}{tail}"
     if not n:
         return "cannot tell: no parameter's update could be done again on both sides"
     shown = f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps[:4]))}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -178,8 +177,3 @@ def _front(tensor: Stored, dim: int, size: int) -> Stored:
 
 def _with(tensor: Stored, raw: Raw) -> Stored:
     return Stored(dtype=tensor.dtype, raw=raw)
-
-
-def n_elements(views: Views) -> int:
-    """Of one side."""
-    return sum(math.prod(a.shape) for a, _ in views)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from hypocenter.catalogue import Catalogue
+from hypocenter.catalogue import Catalogue, about
 from hypocenter.compare.weights.checkpoint import Checkpoint, CheckpointError
 from hypocenter.recognising import recognised, unknown
 
@@ -30,13 +30,9 @@ READERS: Catalogue[Reader] = Catalogue("hypocenter.compare.weights.readers", "hy
 
 def reader(name: str, *, order: int, accepts: Accepts) -> Callable[[Read], Read]:
     """Register a function as the reader of this kind; the first line of its docstring says what is read."""
-
-    def register(read: Read) -> Read:
-        about = (read.__doc__ or "").strip().partition("\n")[0]
-        READERS.register(name, Reader(name=name, about=about, order=order, accepts=accepts, read=read))
-        return read
-
-    return register
+    return READERS.adding(
+        name, lambda read: Reader(name=name, about=about(read), order=order, accepts=accepts, read=read)
+    )
 
 
 def read_checkpoint(path: Path | str) -> Checkpoint:

@@ -15,6 +15,7 @@ from hypocenter.compare.weights.lay import lay
 from hypocenter.compare.weights.match import match_checkpoints
 from hypocenter.compare.weights.views import cast
 from hypocenter.compare.weights.writer import write_weights
+from hypocenter.in_words import some
 
 _SHOWN = 5
 
@@ -67,9 +68,8 @@ def converted_views(
     left = matched.matching.unmatched_candidate, matched.matching.unmatched_baseline
     for cards, what in zip(left, ("the source has no", "the target has no place for"), strict=True):
         if cards:
-            names = ", ".join(card.spot.site for card in cards[:_SHOWN])
             raise CheckpointError(
-                f"{what} {names}" + (f" and {len(cards) - _SHOWN} more" if len(cards) > _SHOWN else ""),
+                f"{what} {some((card.spot.site for card in cards), _SHOWN)}",
                 where=f"{source.path} as {target.path}", fix="pair them with --map; `weights map A B` drafts one",
             )  # fmt: skip
     views: dict[str, Tensor] = {}

@@ -19,6 +19,7 @@ STORED: dict[str, str] = {
     "float64": "f8", "float32": "f4", "float16": "f2", "bfloat16": "u2", "int64": "i8", "int32": "i4", "int16": "i2",
     "int8": "i1", "uint64": "u8", "uint32": "u4", "uint16": "u2", "uint8": "u1", "bool": "?", "complex64": "c8",
     "complex128": "c16", "float8_e4m3fn": "u1", "float8_e5m2": "u1", "float8_e4m3fnuz": "u1", "float8_e5m2fnuz": "u1",
+    "float8_e8m0fnu": "u1",
 }  # fmt: skip
 """The numpy type in which each format is held: bits where numpy has no such numbers."""
 
@@ -26,7 +27,7 @@ SAFETENSORS: dict[str, str] = {
     "F64": "float64", "F32": "float32", "F16": "float16", "BF16": "bfloat16", "I64": "int64", "I32": "int32",
     "I16": "int16", "I8": "int8", "U64": "uint64", "U32": "uint32", "U16": "uint16", "U8": "uint8", "BOOL": "bool",
     "F8_E4M3": "float8_e4m3fn", "F8_E5M2": "float8_e5m2", "F8_E4M3FNUZ": "float8_e4m3fnuz",
-    "F8_E5M2FNUZ": "float8_e5m2fnuz", "C64": "complex64",
+    "F8_E5M2FNUZ": "float8_e5m2fnuz", "F8_E8M0": "float8_e8m0fnu", "C64": "complex64",
 }  # fmt: skip
 """Names in a safetensors header."""
 
@@ -59,7 +60,7 @@ def coarser(a: str, b: str) -> str:
 
 def values(bits: Bits, dtype: str) -> Bits:
     """The numbers: float64 of what is floating, complex128 of complex, integers and booleans as they are."""
-    if is_floating(dtype):
+    if is_floating(dtype) or numbers_of(dtype) is not None:
         return decoded(bits, dtype)
     return bits.astype(np.complex128) if dtype.startswith("complex") else bits
 

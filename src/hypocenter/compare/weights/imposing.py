@@ -12,6 +12,7 @@ from hypocenter.compare.weights.checkpoint import Checkpoint, CheckpointError, P
 from hypocenter.compare.weights.convert import converted_views
 from hypocenter.compare.weights.differ import compare
 from hypocenter.compare.weights.match import NEGLIGIBLE, match_checkpoints
+from hypocenter.in_words import some
 
 _SHOWN = 8  # names of an error
 _WRAPPERS = 3  # names in front of all others: `module.`, `model.`, `_orig_mod.`
@@ -170,7 +171,7 @@ def _by_name(wanted: Sequence[Wanted], source: Checkpoint, buffers: set[str]) ->
 def left_over(names: Sequence[str], source: Path) -> CheckpointError:
     """No parameter wants these."""
     return CheckpointError(
-        f"the model has no place for {_listed(names)}", where=str(source),
+        f"the model has no place for {some(names, _SHOWN)}", where=str(source),
         why="with weights left over the model is not the one they are of",
         fix="pair names with --weights-map FILE; `hypocenter weights map A B` drafts one",
     )  # fmt: skip
@@ -189,20 +190,15 @@ def _incomplete(
     ]
     used = set(shapes) | buffers
     unused = [name for name in source.tensors if name not in used and not NEGLIGIBLE.search(name)]
-    words = [f"no {what} for {_listed(missing)}"] if missing else []
-    words += [f"another shape: {_listed(other)}"] if other else []
-    words += [f"left over: {_listed(unused)}"] if unused else []
+    words = [f"no {what} for {some(missing, _SHOWN)}"] if missing else []
+    words += [f"another shape: {some(other, _SHOWN)}"] if other else []
+    words += [f"left over: {some(unused, _SHOWN)}"] if unused else []
     words += [f"by matching: {error.what}"] if error is not None else []
     return CheckpointError(
         f"the {what} do not fit the model: {len(missing) + len(other)} of {len(wanted)} parameters get none",
         where=str(source.path), why="; ".join(words) or "the names do not fit",
         fix="pair names with --weights-map FILE; `hypocenter weights map A B` drafts one",
     )  # fmt: skip
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return ", ".join(names[:_SHOWN]) + more
 
 
 def _of(shape: tuple[int, ...]) -> str:

@@ -22,10 +22,11 @@ When it is wrong
 from __future__ import annotations
 
 from hypocenter.diagnose.evidence import Evidence, Verdict
-from hypocenter.diagnose.numbers import counted, short
+from hypocenter.diagnose.numbers import short
 from hypocenter.diagnose.rulings import fact
 from hypocenter.diagnose.verdicts import cause
 from hypocenter.formats import FORMATS
+from hypocenter.in_words import counted
 
 SMALLEST_HALF = FORMATS["float16"].smallest_subnormal
 

@@ -18,10 +18,11 @@ When it is wrong
 from __future__ import annotations
 
 from hypocenter.diagnose.evidence import Evidence, Verdict
-from hypocenter.diagnose.numbers import counted, short
+from hypocenter.diagnose.numbers import short
 from hypocenter.diagnose.rulings import fact
 from hypocenter.diagnose.spike_words import jumped, what_jumped
 from hypocenter.diagnose.verdicts import cause
+from hypocenter.in_words import counted
 
 
 @cause("mode-switched", order=24, of_spikes=True)

@@ -29,9 +29,10 @@ from collections.abc import Iterator, Sequence
 from hypocenter.detect.forecast import Forecast, forecast
 from hypocenter.detect.health_rows import LOGITS
 from hypocenter.diagnose.health import Value, measure
-from hypocenter.diagnose.numbers import counted, short
+from hypocenter.diagnose.numbers import short
 from hypocenter.diagnose.recorded_health import Recorded, Series
 from hypocenter.formats import FORMATS
+from hypocenter.in_words import counted
 
 LIMIT = 1.0 / FORMATS["bfloat16"].eps  # 128: neighbouring numbers are 1 apart
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import msgspec
+
 from hypocenter.doctor.answer import Check
-from hypocenter.doctor.over_ranks.reports import Reports, of_plain
+from hypocenter.doctor.over_ranks.reports import Reports
 
 order = 10  # in which judges are asked
 
@@ -20,8 +22,7 @@ def _own(reports: Reports) -> list[Check]:
     found: list[Check] = []
     seen: set[tuple[str, str, str, str]] = set()
     for rank in sorted(reports.of):
-        for plain in reports.of[rank].get("own", ()):
-            check = of_plain(plain)
+        for check in msgspec.convert(reports.of[rank].get("own", ()), list[Check]):
             host = check.host or reports.host(rank)
             mark = (host, check.code, check.status, check.what)
             if mark not in seen:

@@ -9,6 +9,7 @@ from typing import Any
 from hypocenter.doctor.answer import Check
 from hypocenter.doctor.over_ranks.links import ALL_PAIRS
 from hypocenter.doctor.over_ranks.reports import Reports, joined
+from hypocenter.in_words import counted
 
 CODE, TITLE = "comm.pairs", "pairs of ranks"
 SLOW = 4.0  # times slower than the others, in the quickest of six tries at two times: a link to look at
@@ -53,16 +54,12 @@ def judge(reports: Reports) -> list[Check]:
             area="communication",
             title=TITLE,
             status="ok",
-            what=f"{_counted(len(done) // 2)}{_how(reports, len(done) // 2)}, both ways at once: "
+            what=f"{counted(len(done) // 2, 'pair')}{_how(reports, len(done) // 2)}, both ways at once: "
             f"{median(rates):.2f} GiB/s in the middle, {min(rates):.2f} at least",
             evidence={"n_pairs": len(done) // 2, "median_gib_s": median(rates), "least_gib_s": min(rates)},
         ),
         *_slow(reports, done),
     ]
-
-
-def _counted(n: int) -> str:
-    return f"{n} pair" if n == 1 else f"{n} pairs"
 
 
 def _how(reports: Reports, n: int) -> str:

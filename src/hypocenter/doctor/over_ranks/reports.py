@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from hypocenter.doctor.answer import Check
-
 Report = Mapping[str, Any]
 
 
@@ -58,12 +56,6 @@ def of_message(message: Mapping[str, Any], expected_hosts: Mapping[int, str]) ->
         backend=roster.get("backend", ""),
         expected_hosts=expected_hosts,
     )
-
-
-def of_plain(plain: Mapping[str, Any]) -> Check:
-    """A check that has travelled as plain data."""
-    values: dict[str, Any] = {**plain, "fix": tuple(plain["fix"])}
-    return Check(**values)
 
 
 def named(ranks: Iterable[int], hosts: Mapping[int, str]) -> str:

@@ -14,7 +14,7 @@ from hypocenter.importing.entries import Attributes, entries, last_of
 from hypocenter.importing.layout_of_steps import Part, parts_of
 from hypocenter.importing.msprobe_step import OPTIMIZER, Call, Name, Sites, Step, parse
 from hypocenter.importing.recording import Recording
-from hypocenter.importing.statistics import summary_of
+from hypocenter.importing.statistics import OF_STATISTICS, shape_of, summary_of, value_of
 from hypocenter.importing.tensor_file import open_tensor, summary_of_values
 from hypocenter.importing.text import frame_of, own_line
 from hypocenter.nouns import Reading, Source, StepRecord, Summary
@@ -24,8 +24,6 @@ VALUES = "dump_tensor_data"
 _BESIDE_AT_MOST = 1 << 30  # bytes of stack.json or construct.json
 _MOST_LEAVES = 100_000  # tensors of one entry
 _DEEPEST = 64
-_MOST_DIMS = 64
-_MOST_ELEMENTS = 1 << 60
 _SCALING = ("__mul__", "mul", "mul_", "__truediv__", "div", "div_", "__rmul__", "true_divide")
 
 
@@ -41,14 +39,11 @@ def accepts(head: Head) -> float:
 @importer("msprobe", accepts=accepts)
 def read(path: Path, into: Recording) -> None:
     """msprobe 8.x and 26.x: dump.json or debug.json with stack.json, construct.json and tensor files beside it."""
-    found = parts_of(path, FILES.__contains__, into.problem)
-    if not found.parts:
+    parts = parts_of(path, FILES.__contains__, into)
+    if not parts:
         raise NotADumpError("no dump.json in it", where=str(path), fix="name the folder that holds step*/rank*/")
-    for note in found.notes:
-        into.note(note)
-    into.world_size = max(part.rank for part in found.parts) + 1
     told: set[int] = set()
-    for part in found.parts:
+    for part in parts:
         with_facts = part.rank not in told
         told.add(part.rank)
         _Reader(part, into, with_facts=with_facts).read()
@@ -101,8 +96,8 @@ class _Reader:
         self.step.has_modules = has_modules or level != "L1"
         into = self.into
         into.set_version(" ".join(word for word in (framework, level, task) if word))
-        into.note("counts of NaN and infinities are lower bounds, and histograms and zeros are not known (no values)")
-        into.note("mean and norm were computed in the tensor's own dtype: an infinite norm is no finding by itself")
+        for note in OF_STATISTICS:
+            into.note(note)
         if level == "L0":
             into.note("level L0: no APIs, no root module and no code outside modules were recorded, nor the loss")
         if level == "L1" and not has_modules:
@@ -134,7 +129,7 @@ class _Reader:
             into.add(reading)
         values = [r.summary.sum for r in self.found_losses if not r.summary.n_nonfinite]
         bad = [r for r in self.found_losses if r.summary.n_nonfinite]
-        loss = _bad_value(bad[0].summary) if bad else sum(values) / len(values) if values else None
+        loss = value_of(bad[0].summary) if bad else sum(values) / len(values) if values else None
         into.end(
             StepRecord(
                 step=part.step, n_microbatches=self.step.microbatch + 1, loss=loss, n_bad_grads=len(self.bad_grads)
@@ -243,7 +238,7 @@ class _Reader:
         self, text: str, call: Call, port: str, order: int, leaf: Mapping[str, Any], source: Source | None,
         values_of: tuple[str, str] | None = None,
     ) -> Reading | None:  # fmt: skip
-        shape = _shape(leaf.get("shape"))
+        shape = shape_of(leaf.get("shape"))
         if shape is None:
             self.into.problem(f"{text[:200]}: a tensor without a shape is left out")
             return None
@@ -303,18 +298,6 @@ class _Reader:
         except CheckpointError as error:
             self.into.problem(f"values are left out: {error.where}: {error.what}")
             return None
-
-
-def _bad_value(summary: Summary) -> float:
-    return math.nan if summary.n_nan else math.inf if summary.n_posinf else -math.inf
-
-
-def _shape(value: Any) -> tuple[int, ...] | None:
-    if not isinstance(value, list) or len(value) > _MOST_DIMS:
-        return None
-    if any(not isinstance(n, int) or isinstance(n, bool) or n < 0 for n in value):
-        return None
-    return tuple(value) if math.prod(value) <= _MOST_ELEMENTS and all(n <= _MOST_ELEMENTS for n in value) else None
 
 
 _DTYPES = {"float": "float32", "double": "float64", "half": "float16", "long": "int64"}

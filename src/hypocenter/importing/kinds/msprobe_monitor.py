@@ -13,7 +13,7 @@ from pathlib import Path
 
 from hypocenter.importing.catalogue import Head, NotADumpError, importer
 from hypocenter.importing.recording import Recording
-from hypocenter.importing.statistics import summary_of
+from hypocenter.importing.statistics import shape_of, summary_of
 from hypocenter.nouns import Phase, Reading, StepRecord, replace
 
 _FILE = re.compile(r"([a-z_]+)_(\d{1,12})-(\d{1,12})\.csv")
@@ -28,7 +28,6 @@ _COLUMNS = {"name", "step"}
 _LINE_AT_MOST = 1 << 20  # characters of one row
 _FIELD_AT_MOST = 1 << 18
 _APART = 1 << 40  # between the orders of two kinds
-_MOST_ELEMENTS = 1 << 60
 _MOST_STEPS = 10_000_000
 
 
@@ -188,9 +187,6 @@ def _real(text: str | None) -> float | None:
 
 def _shape(text: str | None) -> tuple[int, ...] | None:
     try:
-        dims = json.loads(text or "")
+        return shape_of(json.loads(text or ""))
     except (ValueError, RecursionError):
         return None
-    if not isinstance(dims, list) or len(dims) > 64 or any(type(n) is not int or not 0 <= n < 1 << 60 for n in dims):
-        return None
-    return tuple(dims) if math.prod(dims) <= _MOST_ELEMENTS else None

@@ -15,7 +15,7 @@ from hypocenter.importing.catalogue import Head, NotADumpError, importer
 from hypocenter.importing.layout_of_steps import Part, parts_of
 from hypocenter.importing.msprobe_step import Call, Name, Sites, Step
 from hypocenter.importing.recording import Recording
-from hypocenter.importing.statistics import summary_of
+from hypocenter.importing.statistics import OF_STATISTICS, shape_of, summary_of, value_of
 from hypocenter.importing.tensor_file import open_tensor, summary_of_values
 from hypocenter.importing.text import own_line, source, writable_tree
 from hypocenter.nouns import Reading, Source, StepRecord, Summary
@@ -23,8 +23,6 @@ from hypocenter.nouns import Reading, Source, StepRecord, Summary
 _LINE_AT_MOST = 16 << 20  # bytes of one line; a stack of a hundred frames has 30 KB
 _DOTS = re.compile(r"(\w+)\.(.+)\.(\d{1,12})\.(forward|backward)\.(input|output|stack_info)((?:\.\w{1,100}){0,16})")
 _BARS = re.compile(r"([A-Za-z]+)_(.+)_(\d{1,12})_(forward|backward)_(input|output|stack_info)((?:\.\w{1,100}){0,16})")
-_MOST_DIMS = 64
-_MOST_ELEMENTS = 1 << 60
 _PORTS = {("forward", "input"): "in", ("forward", "output"): "out", ("backward", "input"): "grad_out",
           ("backward", "output"): "grad_in"}  # fmt: skip
 
@@ -52,16 +50,13 @@ def _is_ours(start: bytes) -> bool:
 @importer("ptdbg", accepts=accepts)
 def read(path: Path, into: Recording) -> None:
     """ptdbg_ascend (2023 to 2024): api_stack_dump.pkl, a text of one JSON list a line; never unpickled."""
-    found = parts_of(path, lambda name: name.endswith(".pkl"), into.problem)
-    if not found.parts:
+    parts = parts_of(path, lambda name: name.endswith(".pkl"), into)
+    if not parts:
         raise NotADumpError("no .pkl in it", where=str(path), fix="name the folder ptdbg_dump_v*/")
-    for note in found.notes:
+    for note in OF_STATISTICS:
         into.note(note)
-    into.world_size = max(part.rank for part in found.parts) + 1
-    into.note("counts of NaN and infinities are lower bounds, and histograms and zeros are not known (no values)")
-    into.note("mean and norm were computed in the tensor's own dtype: an infinite norm is no finding by itself")
     into.note("no modules were recorded: each API is a site, and calls are counted per API")
-    for part in found.parts:
+    for part in parts:
         _Reader(part, into).read()
 
 
@@ -114,7 +109,7 @@ class _Reader:
         if self.loss is not None:
             self.into.note("the loss is the value that backward began at")
             self.into.add(self.loss)
-        value = _value(self.loss.summary) if self.loss is not None else None
+        value = value_of(self.loss.summary) if self.loss is not None else None
         self.into.end(StepRecord(step=self.part.step, n_microbatches=1, loss=value))
 
     def _begin(self, row: _Row) -> None:
@@ -137,7 +132,7 @@ class _Reader:
         self.waiting = []
 
     def _tensor(self, row: _Row) -> None:
-        digest, dtype, shape = row.fields[2], row.fields[3], _shape(row.fields[4])
+        digest, dtype, shape = row.fields[2], row.fields[3], shape_of(row.fields[4])
         if not isinstance(dtype, str) or dtype.startswith("<class"):
             return  # a number that was an argument
         if shape is None or self.call is None:
@@ -211,14 +206,6 @@ def _taken_apart(line: bytes) -> _Row | None:
     )  # fmt: skip
 
 
-def _shape(value: Any) -> tuple[int, ...] | None:
-    if not isinstance(value, list) or len(value) > _MOST_DIMS:
-        return None
-    if any(not isinstance(n, int) or isinstance(n, bool) or not 0 <= n <= _MOST_ELEMENTS for n in value):
-        return None
-    return tuple(value) if math.prod(value) <= _MOST_ELEMENTS else None
-
-
 def _own(frames: Any) -> Source | None:
     return own_line(_frame(frame) for frame in frames) if isinstance(frames, list) else None
 
@@ -228,9 +215,3 @@ def _frame(frame: Any) -> Source | None:
         return None
     file, line, function, code = frame[:4]
     return source(file, int(line) if line.isdigit() and len(line) < 10 else 0, code, function)
-
-
-def _value(summary: Summary) -> float:
-    if summary.n_nonfinite:
-        return math.nan if summary.n_nan else math.inf if summary.n_posinf else -math.inf
-    return summary.sum

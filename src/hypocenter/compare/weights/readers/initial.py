@@ -9,7 +9,7 @@ import msgspec
 
 from hypocenter.compare.weights.catalogue import reader
 from hypocenter.compare.weights.checkpoint import Checkpoint, CheckpointError, Tensor
-from hypocenter.compare.weights.readers.safetensors import read_file
+from hypocenter.compare.weights.safetensors_file import read_header
 from hypocenter.compare.weights.views import Patch, Tiled
 from hypocenter.record.layout import INITIAL_WEIGHTS_FILE, RUN_FILE, rank_directories
 from hypocenter.record.weights_file import About
@@ -34,7 +34,7 @@ def read(path: Path) -> Checkpoint:
         about = _about(file)
         settings |= about.settings
         tied |= about.tied
-        for name, tensor in read_file(file).items():
+        for name, tensor in read_header(file).tensors.items():
             part = about.parts.get(name)
             if part is None:
                 whole.setdefault(name, tensor)

@@ -10,7 +10,7 @@ from hypocenter.compare.weights.catalogue import reader
 from hypocenter.compare.weights.checkpoint import Checkpoint, CheckpointError, Tensor
 from hypocenter.compare.weights.ckpt_file import Held, looks_like_ckpt, read_ckpt
 from hypocenter.compare.weights.folder import indexed_files, settings_beside
-from hypocenter.compare.weights.readers import safetensors
+from hypocenter.compare.weights.safetensors_file import read_header
 from hypocenter.compare.weights.strategy import Layout, Strategy, read_strategies
 from hypocenter.compare.weights.views import Patch, Tiled
 from hypocenter.optimizers.rule import words_of
@@ -93,7 +93,7 @@ def _joined(path: Path) -> Held:
 
 
 def _held(path: Path) -> Held:
-    return Held(tensors=safetensors.read_file(path)) if path.suffix == ".safetensors" else read_ckpt(path)
+    return Held(tensors=dict(read_header(path).tensors)) if path.suffix == ".safetensors" else read_ckpt(path)
 
 
 def _weights(held: Held, notes: list[str]) -> dict[str, Tensor]:

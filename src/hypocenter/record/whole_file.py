@@ -1,0 +1,29 @@
+"""Files that appear whole or not at all: whoever reads one finds what was there before, or all of it."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from pathlib import Path
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Put a file in place, in a folder that is there. Raises OSError."""
+    part = written_beside(path, data)
+    try:
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def written_beside(path: Path, data: bytes) -> Path:
+    """A new hidden file beside it, of a name that no other process on any machine takes. Raises OSError."""
+    part = path.with_name(f".{path.name}-{socket.gethostname()}-{os.getpid()}-{time.monotonic_ns()}")
+    try:
+        with part.open("xb") as file:
+            file.write(data)
+    except OSError:
+        part.unlink(missing_ok=True)  # a full disk
+        raise
+    return part
