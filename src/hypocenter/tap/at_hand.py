@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
-import weakref
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
@@ -27,7 +26,7 @@ class AtHand:
 
     def __init__(self) -> None:
         self._bad: dict[int, list[Edge]] = {}
-        self._unknown: dict[int, list[weakref.ref[torch.Tensor]]] = {}
+        self._unknown: dict[int, list[Ref[torch.Tensor]]] = {}
 
     def note(self, made: Sequence[torch.Tensor], known: Known) -> None:
         """Room was made for these.
