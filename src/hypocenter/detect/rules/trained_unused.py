@@ -110,7 +110,8 @@ def check(window: Window) -> Iterator[Finding]:
             title = "a forward in training has no backward"
             yield _finding(window, [row], "warning", title, window.step, why)
         elif row.port in (USED_TWICE, NOT_USED):
-            yield _finding(window, [row], "warning", *_of_use(window.step, row))
+            severity: Severity = "note" if row.module == ALL else "warning"
+            yield _finding(window, [row], severity, *_of_use(window.step, row))
         elif row.port == CUT_OFF:
             yield _cut_off(window, row)
         elif row.port == NEVER:
@@ -160,6 +161,9 @@ def _of_use(step: int, row: Reading) -> tuple[str, int, str]:
             f"the gradients of the last {n} micro-batches are in no update", step,
             f"{n} backward passes were made since the last update; an update before took {row.call} at most",
         )  # fmt: skip
+    if row.module == ALL:
+        title = "each loss is gone back from twice"
+        return title, step, f"two backward passes begin at one loss at each of the first {row.call} updates"
     if row.module == "loss":
         title = f"micro-batch {row.op} is gone back from twice"
         return title, step, f"two backward passes begin at its loss; at {row.call} updates before no loss had two"

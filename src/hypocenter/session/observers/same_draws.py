@@ -7,12 +7,13 @@ from typing import Any
 import torch
 
 from hypocenter.capturing import is_capturing
-from hypocenter.detect.law_rows import SAME_DRAWS
+from hypocenter.detect.law_rows import SAME_DRAWS, SAME_ORDER, SITE
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.optimizer_rows import number_row
 from hypocenter.tap.state import RngState
 
 FIRST = 8  # steps that are all looked at; then each that is a power of two
+REPEATS = 2  # passes over the data that a random sampler began as the pass before
 IN_A_ROW = 4  # looks that found the state of the first one
 
 
@@ -24,11 +25,15 @@ class SameDraws(Observer):
         self._first: RngState | None = None
         self._last: RngState | None = None
         self._n_same = 0
-        self._is_told = False
+        self._is_told = self._is_order_told = False
 
     def before_update(self, update: Update) -> None:
         """From what state did the first forward of this step begin, and has it drawn from there?"""
         step = update.step
+        if not self._is_order_told and (handed := self.context.handed()) is not None and handed.n_repeats >= REPEATS:
+            self._is_order_told = True
+            order = self.context.clock.next_order()
+            self.rows.append(number_row(SITE, SAME_ORDER, step, order, handed.n_repeats + 1.0, module=handed.sampler))
         if self._is_told or (step >= FIRST and step & (step - 1)):
             return
         begun = next((e.rng for e in self.context.tape.events if e.module is not None and e.rng is not None), None)
