@@ -102,6 +102,9 @@ How a gradient is off:
     site <parameter>, port `written_over`  it and so many of `call` in all that `load_state_dict` at `source` had put
                                           values into are something else at the first update
     site `laws`, port `same_order`        so many passes in a row the sampler `module` has drawn the order of the first
+    site `laws`, port `piled`             at so many updates in a row the gradients that are used hold those which were
+                                          there when the optimizer `module`, of other parameters, made its own
+    site `laws`, port `alike_workers`     in each of so many workers of a loader `module` draws the same random numbers
     site <parameter>, port `frozen_moves`  it was trained, does not ask for a gradient any more, has none but 0, and
                                           each of so many updates of the optimizer `module` has moved it
     site <module>, port `unmeasured`      a norm whose statistics are those it was made with, though it was called in
@@ -138,6 +141,8 @@ CLIPPED_IN_VAIN, CLIPPED_IN_PART, STATE_LOST = "clipped_in_vain", "clipped_in_pa
 CLIPPED_EARLY, CLIPPED_EACH = "clipped_early", "clipped_each"
 IN_EVALUATION, RETURNED = "in_evaluation", "returned"
 WRITTEN_OVER = "written_over"
+PILED = "piled"
+ALIKE_WORKERS = "alike_workers"
 SAME_ORDER, FROZEN_MOVES, UNMEASURED = "same_order", "frozen_moves", "unmeasured"
 SAME_DRAWS, ALIKE, NOT_LOADED, CHANGED_AFTER = "same_draws", "alike", "not_loaded", "changed_after"
 AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY = "away", "elsewhere", "left_behind", "far_away"

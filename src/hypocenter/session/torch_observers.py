@@ -32,6 +32,7 @@ from hypocenter.session.observers.local_gradients import LocalGradients
 from hypocenter.session.observers.loggers import Loggers
 from hypocenter.session.observers.modes import Modes
 from hypocenter.session.observers.op_bits import OpBits
+from hypocenter.session.observers.piled import Piled
 from hypocenter.session.observers.precision import Precision
 from hypocenter.session.observers.recompute import Recompute
 from hypocenter.session.observers.relations import Relations
@@ -60,6 +61,7 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
         Audit,
         Use,
         AfterUse,
+        Piled,
     ),  # laws: what is there is what was left, what is used was computed, what is trained is used
     Precision,  # what forward computes is what exact arithmetic gives
     ByRule,  # and what is left is what the optimizer's rule makes

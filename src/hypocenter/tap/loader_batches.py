@@ -27,6 +27,7 @@ from torch.utils.data import (
 
 from hypocenter.tap.tape import version_of
 from hypocenter.tap.tree import tensors
+from hypocenter.tap.worker_draws import alike_in_workers
 
 REMEMBERED = 256  # tensors: those of a few batches, also where one is fetched ahead
 FOLLOWED, FEWEST = 64, 8  # batches of a pass, and samples in them: fewer may come in one order by chance
@@ -52,6 +53,7 @@ class Handed:
     n_samples: int  # of the data set; 0: not known
     n_repeats: int = 0  # passes in a row, up to this one, that a random sampler began as the pass before
     sampler: str = ""  # its class
+    alike: str = ""  # what draws the same numbers in each worker
     in_order: tuple[int, int] | None = None  # first and last index of the data set, where there are just those between
 
 
@@ -87,6 +89,7 @@ class LoaderBatches:
         self._drawn: weakref.WeakKeyDictionary[Any, deque[Any]] = weakref.WeakKeyDictionary()
         self.last: Handed | None = None
         self._latest: dict[tuple[Any, ...], tuple[weakref.ref[Any], _Passes]] = {}  # by kind, samples and batch
+        self._alike: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # by iterator
         self._passes: weakref.WeakKeyDictionary[Any, _Passes] = weakref.WeakKeyDictionary()  # by sampler
         self._sizes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # of data sets, by iterator
         self._given: deque[tuple[weakref.ref[torch.Tensor], int, FromLoader]] = deque(maxlen=REMEMBERED)
@@ -151,6 +154,10 @@ class LoaderBatches:
             is_stream = getattr(iterator, "_dataset_kind", None) == dataloader._DatasetKind.Iterable
             number, n_workers = self.last.number + 1 if self.last else 0, getattr(iterator, "_num_workers", 0)
             self.last = Handed(number=number, n_workers=n_workers, is_stream=is_stream, n_samples=0, in_order=None)
+            if n_workers > 1:
+                if iterator not in self._alike:
+                    self._alike[iterator] = alike_in_workers(iterator)
+                self.last = replace(self.last, alike=self._alike[iterator])
             passes = self._passes.get(_sampler(iterator))
             if passes is not None:
                 self.last = replace(self.last, n_repeats=passes.n_repeats, sampler=type(_sampler(iterator)).__name__)

@@ -7,12 +7,14 @@ import copy
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset, TensorDataset
 
 import hypocenter
+from hypocenter.tap.worker_draws import alike_in_workers
 from tests.session.observers.test_laws import findings
 
 Act = Callable[[nn.Sequential, int], None]
@@ -185,3 +187,75 @@ def test_one_order_of_shuffled_data_is_told(kind: str, said: list[str], tmp_path
             optimizer.step()
 
     assert [each.code for each in findings(tmp_path) if each.severity != "note"] == said
+
+
+class Noisy(Dataset[Tensor]):
+    """Each sample gets noise of a generator of its own."""
+
+    def __init__(self, *, is_own: bool) -> None:
+        self.rng = np.random.default_rng(0) if is_own else None
+        self.data = torch.from_numpy((self.rng or np.random.default_rng(1)).standard_normal((16, 6))).float()
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.data[index] + torch.from_numpy((self.rng or np.random).standard_normal(6)).float()
+
+
+class Plain(Noisy):
+    """The generator has made the data, and no more."""
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.data[index] + torch.randn(6)
+
+
+def alike(worker: int) -> None:
+    np.random.seed(0)
+
+
+def apart(worker: int) -> None:
+    np.random.seed(worker)
+
+
+def by_torch(_: int) -> None:
+    np.random.seed(torch.initial_seed() % 2**32)
+
+
+@pytest.mark.parametrize(
+    ("data", "init", "n_workers", "said"),
+    [
+        (Noisy(is_own=True), None, 2, "Noisy.rng"),
+        (Subset(Noisy(is_own=True), range(8)), None, 2, "Noisy.rng"),
+        (Noisy(is_own=False), alike, 2, "worker_init_fn"),
+        (Noisy(is_own=True), None, 1, ""),
+        (Noisy(is_own=True), apart, 2, ""),
+        (Noisy(is_own=False), by_torch, 2, ""),
+        (Noisy(is_own=False), None, 2, ""),
+        (Plain(is_own=True), None, 2, ""),
+    ],
+)
+def test_what_all_workers_draw_alike(
+    data: Dataset[Tensor], init: Callable[[int], None] | None, n_workers: int, said: str
+) -> None:
+    assert alike_in_workers(OfLoader(data, n_workers, init)) == said
+
+
+class OfLoader:
+    """What an iterator of a DataLoader knows; no worker is started."""
+
+    def __init__(self, data: Dataset[Tensor], n_workers: int, init: Callable[[int], None] | None) -> None:
+        self._dataset, self._num_workers, self._worker_init_fn = data, n_workers, init
+
+
+def test_it_is_told_of_a_loader_that_trains(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, loader = nn.Linear(6, 1), DataLoader(Noisy(is_own=True), 8, num_workers=2)
+    optimizer = torch.optim.SGD(model.parameters(), 0.01)
+    with contextlib.redirect_stderr(None), hypocenter.watch(out=str(tmp_path)):
+        for x in loader:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+    assert [each.code for each in findings(tmp_path) if each.severity != "note"] == ["HC239"]

@@ -50,6 +50,7 @@ from hypocenter.detect.law_rows import (
     NOT_STEPPED,
     NOT_USED,
     NOTHING,
+    PILED,
     STRANGER,
     THROWN_AWAY,
     USED_TWICE,
@@ -62,6 +63,7 @@ _THEN = {
     NOT_STEPPED: "it does not learn",
     NOT_CONSUMED: "its batch is computed and thrown away",
     NOT_USED: "nothing is learned",
+    PILED: "it goes after the loss of the other too",
     USED_TWICE: "what is used twice counts double",
     THROWN_AWAY: "nothing is learned of them",
     CUT_OFF: "it learns nothing from that part of the loss",
@@ -109,6 +111,13 @@ def check(window: Window) -> Iterator[Finding]:
             why = f"{round(row.summary.sum)} of the calls of {row.module} in this step were not gone back from"
             title = "a forward in training has no backward"
             yield _finding(window, [row], "warning", title, window.step, why)
+        elif row.port == PILED:
+            why = (
+                f"at {row.summary.sum:.0f} updates in a row they were there when the {row.module} of other parameters "
+                "made its step, and were added to"
+            )
+            title = "gradients of another optimizer's loss are in this update"
+            yield _finding(window, [row], "note", title, window.step, why)
         elif row.port in (USED_TWICE, NOT_USED):
             severity: Severity = "note" if row.module == ALL else "warning"
             yield _finding(window, [row], severity, *_of_use(window.step, row))
