@@ -74,8 +74,10 @@ class Averages(Observer):
 
     def before_update(self, update: Update) -> None:
         """Collect what is under way."""
-        self._deferred.read()
-        self._mixtures.before_update(update)
+        if self._deferred.waiting:
+            self._deferred.read()
+        if not self._mixtures.is_empty:
+            self._mixtures.before_update(update)
 
     def after_update(self, update: Update) -> None:
         """Look at the copies: what the program did to them since the last update belongs to the last step."""
@@ -94,7 +96,8 @@ class Averages(Observer):
         if self._n_updates in LOOKED_FOR:
             for kind, pairs in shadows(self.context, update.parameters):
                 self._mixtures.start(kind, pairs)
-        self._mixtures.after_update(update)
+        if not self._mixtures.is_empty:
+            self._mixtures.after_update(update)
         self._last_step = update.step
 
     def _start(self, kind: str, pairs: Sequence[Pair]) -> _Watched:

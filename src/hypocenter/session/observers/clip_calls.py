@@ -46,6 +46,7 @@ class ClipCalls(Observer[Observed]):
         self._late: list[Sequence[Any]] = []  # and before one
         self._is_of_some = False  # a clip since the last update was given a gradient
         self._n_looked = 0  # updates that clip, of all optimizers
+        self._is_looking = False  # since a first clip
         self._clipped: list[tuple[Any, Any, int]] = []  # by the last one: parameter, gradient and version then
         self._lines: set[tuple[str, int]] = set()  # that called backward since the last update
         self._is_early = self._is_before_ranks = self._has_acted = False
@@ -57,15 +58,11 @@ class ClipCalls(Observer[Observed]):
         if math.isfinite(max_norm):
             (self._timely if self.context.tape.microbatches else self._late).append(parameters)
             self._is_of_some = self._is_of_some or any(p.grad is not None for p in parameters)
-            self._max_norm = max_norm
+            self._max_norm, self._is_looking = max_norm, self._n_looked < LOOKED * MOST_OPTIMIZERS
             if self.context.tape.microbatches and self._is_looking:
                 with_gradients = [p for p in parameters if p.grad is not None][:FEW]
                 versions = self.context.framework.versions([p.grad for p in with_gradients])
                 self._clipped = [(p, p.grad, v) for p, v in zip(with_gradients, versions, strict=True)]
-
-    @property
-    def _is_looking(self) -> bool:
-        return self._n_looked < LOOKED * MOST_OPTIMIZERS
 
     def seen_before_clip(self, parameters: Sequence[Any], check: Check) -> None:
         """Does it act?"""
@@ -118,8 +115,9 @@ class ClipCalls(Observer[Observed]):
             return
         if seen.n_each == LOOKED:
             self._tell(update, SITE, CLIPPED_EACH, frozenset(map(str, range(len(timely)))))
-        if seen.n_acted and LOOKED in (seen.n_early, seen.n_before_ranks):
-            of = "micro-batches" if seen.n_early == LOOKED else "ranks"
+        # before the first clip no line was noted
+        if seen.n_acted and (seen.n_early >= LOOKED - 1 or seen.n_before_ranks == LOOKED):
+            of = "micro-batches" if seen.n_early >= LOOKED - 1 else "ranks"
             self._tell(update, SITE, CLIPPED_EARLY, left_out, of=of)
         elif seen.n_in_part == LOOKED:
             self._tell(update, min(left_out), CLIPPED_IN_PART, left_out)

@@ -34,7 +34,8 @@ class FrozenMoves(Observer):
 
     def before_update(self, update: Update) -> None:
         """Keep what is frozen and has a gradient of zeros."""
-        self._deferred.read()
+        if self._deferred.waiting:
+            self._deferred.read()
         self._before, self._n_updates = [], self._n_updates + 1
         if self._n_moved >= TIMES or (self._n_updates > EVERY and self._n_updates % EVERY):
             return

@@ -78,11 +78,15 @@ class Mixtures:
     Args:
         context: of the observer that finds them.
         add: takes a row.
+
+    Attributes:
+        is_empty: there are none.
     """
 
     def __init__(self, context: Context, add: Callable[[Reading], None]) -> None:
         self._context, self._add = context, add
         self._deferred = Deferred(context.ride)
+        self.is_empty = True
         self._watched: list[_Watched] = []
         self._told = set[str]()  # kinds
         self._n_updates = 0
@@ -107,10 +111,12 @@ class Mixtures:
         is_known = kind in self._told or any(each.pairs[0].copy() is able[0][2]() for each in self._watched)
         if followed and not is_known:
             self._watched.append(_Watched(kind=kind, pairs=followed))
+            self.is_empty = False
 
     def before_update(self, update: Update) -> None:
         """What has moved since the last update?"""
-        self._deferred.read()
+        if self._deferred.waiting:
+            self._deferred.read()
         with torch.no_grad():
             for watched in self._watched:
                 kept, watched.kept = watched.kept, []
@@ -120,8 +126,7 @@ class Mixtures:
     def after_update(self, update: Update) -> None:
         """Keep what is there now."""
         self._watched = [each for each in self._watched if not each.is_over]
-        if not self._watched:
-            return
+        self.is_empty = not self._watched
         self._n_updates += 1
         n = self._n_updates
         for watched in self._watched:

@@ -34,10 +34,6 @@ class Unmeasured(Observer):
         self._n_found: dict[tuple[str, bool], int] = {}  # by name and mode: looks in a row
         self._told: set[bool] = set()
 
-    def before_update(self, update: Update) -> None:
-        """Read what has arrived."""
-        self._deferred.read()
-
     def after_update(self, update: Update) -> None:
         """Look at some norms of the models that were called."""
         step = update.step
