@@ -82,7 +82,7 @@ class Loads(Observer):
 
     def _keep(self, module: nn.Module, place: Any) -> None:
         self._loaded = [each for each in self._loaded if each.module() not in (None, module)]
-        able = [p for p in module.parameters() if p.dim() > 1]
+        able: list[Tensor] = [p for p in module.parameters() if p.dim() > 1]
         some = able[:: -(-len(able) // _KEPT) or 1]
         values = [(weakref.ref(p), v.detach().clone()) for p in some if (v := sample(p, _ELEMENTS)) is not None]
         if len(values) >= _FEWEST and len(self._loaded) < _MOST:
