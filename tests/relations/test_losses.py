@@ -40,6 +40,11 @@ def soft(logits, y, change=lambda p: p):
     return functional.kl_div(functional.log_softmax(logits, 1), change(one_hot(y) * 0.8 + 0.04), reduction="batchmean")
 
 
+def ctc(logits, labels, lengths, blank=0):
+    logs = functional.log_softmax(logits, 1)[:, None]
+    return functional.ctc_loss(logs, torch.tensor(labels), torch.tensor([N]), torch.tensor(lengths), blank=blank)
+
+
 WRONG = {
     "probabilities for scores": (lambda p, y: functional.cross_entropy(p.softmax(1), y), "cross_entropy"),
     "probabilities for logarithms": (lambda p, y: functional.nll_loss(p.softmax(1), y), "nll_loss"),
@@ -47,6 +52,7 @@ WRONG = {
     "normalised over samples": (lambda p, y: functional.nll_loss(functional.log_softmax(p, 0), y), "over dimension 0"),
     "probabilities to kl_div": (lambda p, y: functional.kl_div(p.softmax(1), one_hot(y), reduction="sum"), "kl_div"),
     "logarithms as a target": (lambda p, y: soft(p, y, torch.log), "log_target"),
+    "a label that is the blank": (lambda p, y: ctc(p, [[1, 0, 2]], [3]), "and for the blank"),
     "two sigmoids": (
         lambda p, y: functional.binary_cross_entropy_with_logits(p.sigmoid(), one_hot(y)), "binary_cross_entropy",
     ),
@@ -57,6 +63,8 @@ RIGHT = {
     "logarithms of logarithms": lambda p, y: functional.cross_entropy(functional.log_softmax(p, 1), y),
     "focal": focal,
     "a soft target": soft,
+    "padded with the blank": lambda p, y: ctc(p, [[1, 2, 0]], [2]),
+    "another blank": lambda p, y: ctc(p, [[1, 0, 2]], [3], blank=4),
     "one sigmoid": lambda p, y: functional.binary_cross_entropy_with_logits(p, one_hot(y)),
     "numbers": lambda p, y: functional.mse_loss(p, one_hot(y)),
     "advantages": lambda p, y: functional.nll_loss(functional.log_softmax(p, 1) * torch.randn(N, 1), y),

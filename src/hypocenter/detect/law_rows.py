@@ -60,6 +60,9 @@ balance writes none but the first.
                                           parameters without the state of the one before
     site <parameter>, port `clipped_in_part`  so many gradients, this one among them, were used at each of them and not
                                           clipped, others were; `call`: how many were used
+    site `laws`, port `clipped_early`     at the first updates that saw clips, some acted before more was added to what
+                                          they had clipped: `module` "micro-batches" or "ranks"; `call` as above
+    site `laws`, port `clipped_each`      so many clips of parameters that no two have in common made each of them
     site <module>, port `inexact`         the result of the operator `op` at `source` is that far from what exact
                                           arithmetic gives (L2 norm of the difference over that of the result);
                                           `module`: the operator where that began, `names`: how far its operands are,
@@ -96,6 +99,24 @@ How a gradient is off:
                                           number: how many weights are like it
     site <parameter>, port `not_loaded`   `load_state_dict` at `source` left it as it was, and put the value `module` of
                                           the same shape, whose name ends alike, nowhere; the number: how many like it
+    site <parameter>, port `written_over`  it and so many of `call` in all that `load_state_dict` at `source` had put
+                                          values into are something else at the first update
+    site `laws`, port `same_order`        so many passes in a row the sampler `module` has drawn the order of the first
+    site `laws`, port `piled`             at so many updates in a row the gradients that are used hold those which were
+                                          there when the optimizer `module`, of other parameters, made its own
+    site `laws`, port `alike_workers`     in each of so many workers of a loader `module` draws the same random numbers
+    site <parameter>, port `frozen_moves`  it was trained, does not ask for a gradient any more, has none but 0, and
+                                          each of so many updates of the optimizer `module` has moved it
+    site <module>, port `unmeasured`      a norm whose statistics are those it was made with, though it was called in
+                                          training (`module` "training", the number: its momentum), or though its own
+                                          weight has changed ("evaluation")
+    site <parameter>, port `away`         an average of the weights (`module`) went away from this one, its source, at
+                                          each of its first moves: so many times the way between them (negative)
+    site <parameter>, port `elsewhere`    what an average holds under this name goes to the parameter `op` in place of
+                                          it, so much of the way at an update
+    site <parameter>, port `left_behind`  an average leaves it as it was, and moves others so much of their way
+    site <parameter>, port `far_away`     at its first update an average has nothing to do with its source: the cosine
+                                          of the angle between the two
     site <parameter>, port `changed_after`  its gradient was another one after each of so many updates (the number) than
                                           in them, and then no update used it
 """
@@ -117,8 +138,14 @@ MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER = "missing", "factor", "the step
 OPTION, STATE = "option", "state"
 INEXACT, WRAPPED = "inexact", "wrapped"
 CLIPPED_IN_VAIN, CLIPPED_IN_PART, STATE_LOST = "clipped_in_vain", "clipped_in_part", "state_lost"
+CLIPPED_EARLY, CLIPPED_EACH = "clipped_early", "clipped_each"
 IN_EVALUATION, RETURNED = "in_evaluation", "returned"
+WRITTEN_OVER = "written_over"
+PILED = "piled"
+ALIKE_WORKERS = "alike_workers"
+SAME_ORDER, FROZEN_MOVES, UNMEASURED = "same_order", "frozen_moves", "unmeasured"
 SAME_DRAWS, ALIKE, NOT_LOADED, CHANGED_AFTER = "same_draws", "alike", "not_loaded", "changed_after"
+AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY = "away", "elsewhere", "left_behind", "far_away"
 ALWAYS = "always"
 STRANGER = "another tensor"
 NOTHING = "nothing"

@@ -29,6 +29,7 @@ LOSSES: Mapping[str, str] = {
 }  # fmt: skip
 """Names of loss functions in torch.nn.functional and below it, with the name by which a user knows each."""
 _LOG_TARGET = 5  # its place among the arguments of torch.nn.functional.kl_div
+_OF_CTC = ((3, "target_lengths", None), (4, "blank", 0))  # arguments of torch.nn.functional.ctc_loss
 BETWEEN_TWO = frozenset({
     "add", "sub", "mul", "div", "__add__", "__sub__", "__mul__", "__truediv__", "__radd__", "__rsub__", "__rmul__",
     "subtract", "multiply", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
@@ -47,6 +48,7 @@ class LossCall:
         has_log_target: the target is said to be logarithms.
         module: the innermost one whose code has called it; None outside of any.
         source: the line.
+        lengths, blank: of ctc_loss: how many labels each target has, and which class is none.
     """
 
     name: str
@@ -55,6 +57,8 @@ class LossCall:
     has_log_target: bool
     module: nn.Module | None
     source: Source | None
+    lengths: Any = None
+    blank: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,9 +135,14 @@ class Called(TorchFunctionMode):
         if len(found) < _MOST and (name in LOSSES or _meet_crosswise(first, second)):
             module, source = called_at(self._subject, sys._getframe(2))
             has_logs = kwargs.get("log_target", name == "kl_div" and len(args) > _LOG_TARGET and args[_LOG_TARGET])
+            lengths, blank = (
+                (args[at] if len(args) > at else kwargs.get(key, none) for at, key, none in _OF_CTC)
+                if name == "ctc_loss"
+                else (None, None)
+            )
             found.append(LossCall(
                 name=LOSSES.get(name, name.strip("_")), input=first, target=second, has_log_target=bool(has_logs),
-                module=module, source=source,
+                module=module, source=source, lengths=lengths, blank=blank,
             ))  # fmt: skip
 
     def _begin(self, function: Any, args: tuple[Any, ...], _: dict[str, Any]) -> None:

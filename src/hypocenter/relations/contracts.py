@@ -78,8 +78,28 @@ def _kl_div(call: LossCall, scores: Tensor) -> Wrong | None:
     return Wrong(title="kl_div is given another kind of target", why=why, remedy=remedy)
 
 
-def _ctc_loss(_: LossCall, scores: Tensor) -> Wrong | None:
+def _ctc_loss(call: LossCall, scores: Tensor) -> Wrong | None:
+    n = _n_blank(call)
+    if n:
+        return Wrong(
+            title="a class of ctc_loss stands for a label and for the blank",
+            why=f"{n} labels are {call.blank}, which is the class of the blank: between labels it is skipped, so that "
+            "this one cannot be told from nothing",
+            remedy="add 1 to the labels, and a class to the model, or set `blank`",
+        )  # fmt: skip
     return positive("ctc_loss is given no log-probabilities", scores, _tolerance(scores))
+
+
+def _n_blank(call: LossCall) -> int:
+    """Labels, up to the length of each target, that are the blank."""
+    lengths, target = call.lengths, call.target
+    if not isinstance(call.blank, int) or lengths is None or target.dim() not in (1, 2):
+        return 0
+    is_blank = target == call.blank
+    if target.dim() == 2:
+        places = torch.arange(target.shape[1], device=target.device)
+        is_blank = is_blank & (places < torch.as_tensor(lengths, device=target.device).reshape(-1, 1))
+    return int(is_blank.sum())
 
 
 def _with_logits(_: LossCall, scores: Tensor) -> Wrong | None:

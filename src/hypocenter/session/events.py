@@ -94,6 +94,8 @@ class Observed:
     after_calls: AfterCalls = field(default_factory=AfterCalls)  # hears of calls of modules, also inside others
     writer_of: Callable[[Any], tuple[CodeType, int] | None] = lambda _: None
     """The line of the user's code that has written to a tensor since the last update, if one was seen."""
+    by_hand: list[Callable[[], None]] = field(default_factory=list)
+    """Told when the program itself is about to add gradients of other ranks, the first time in a step."""
     audits: Audits = field(init=False)  # which steps are audited
 
     def __post_init__(self) -> None:

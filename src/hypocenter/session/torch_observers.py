@@ -21,6 +21,7 @@ from hypocenter.session.observers.culprit import Culprit
 from hypocenter.session.observers.diary import Diary
 from hypocenter.session.observers.facts import FactsKeeper
 from hypocenter.session.observers.fresh_state import FreshState
+from hypocenter.session.observers.frozen_moves import FrozenMoves
 from hypocenter.session.observers.frozen_state import FrozenState
 from hypocenter.session.observers.head import HeadGap
 from hypocenter.session.observers.health import Health
@@ -31,6 +32,7 @@ from hypocenter.session.observers.local_gradients import LocalGradients
 from hypocenter.session.observers.loggers import Loggers
 from hypocenter.session.observers.modes import Modes
 from hypocenter.session.observers.op_bits import OpBits
+from hypocenter.session.observers.piled import Piled
 from hypocenter.session.observers.precision import Precision
 from hypocenter.session.observers.recompute import Recompute
 from hypocenter.session.observers.relations import Relations
@@ -42,6 +44,7 @@ from hypocenter.session.observers.sdc import SdcCheck
 from hypocenter.session.observers.still_parameters import StillParameters
 from hypocenter.session.observers.streams import Streams
 from hypocenter.session.observers.token_weights import TokenWeights
+from hypocenter.session.observers.unmeasured import Unmeasured
 from hypocenter.session.observers.updates import LostUpdates
 from hypocenter.session.observers.use import Use
 from hypocenter.session.torch_audit import Audit
@@ -58,9 +61,11 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
         Audit,
         Use,
         AfterUse,
+        Piled,
     ),  # laws: what is there is what was left, what is used was computed, what is trained is used
     Precision,  # what forward computes is what exact arithmetic gives
     ByRule,  # and what is left is what the optimizer's rule makes
+    *(FrozenMoves, Unmeasured),  # what is frozen stays, and norms have measured what they use
     *(Modes, ClipCalls, FreshState),  # in the mode of training, clipped where it acts, and with what was learned of it
     *(
         SameDraws,

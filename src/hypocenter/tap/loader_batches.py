@@ -6,22 +6,33 @@ to keep the order, and of iterable datasets, the batches are known and their ind
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch.utils.data import SequentialSampler, dataloader
+from torch.utils.data import (
+    DistributedSampler,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+    dataloader,
+)
 
 from hypocenter.tap.tape import version_of
 from hypocenter.tap.tree import tensors
 from hypocenter.tap.weakly import Ref
+from hypocenter.tap.worker_draws import alike_in_workers
 
 REMEMBERED = 256  # tensors: those of a few batches, also where one is fetched ahead
+FOLLOWED, FEWEST = 64, 8  # batches of a pass, and samples in them: fewer may come in one order by chance
+_RANDOM = (RandomSampler, DistributedSampler, SubsetRandomSampler, WeightedRandomSampler)
 _Iterator: Any = dataloader._BaseDataLoaderIter
 
 
@@ -41,7 +52,30 @@ class Handed:
     n_workers: int
     is_stream: bool  # of an IterableDataset, of which each worker has one of its own
     n_samples: int  # of the data set; 0: not known
-    in_order: tuple[int, int] | None  # first and last index of the data set, where there are just those between
+    n_repeats: int = 0  # passes in a row, up to this one, that a random sampler began as the pass before
+    sampler: str = ""  # its class
+    alike: str = ""  # what draws the same numbers in each worker
+    in_order: tuple[int, int] | None = None  # first and last index of the data set, where there are just those between
+
+
+@dataclass(slots=True)
+class _Passes:
+    """Of one random sampler."""
+
+    run: Any = None  # what draws in this pass
+    now: list[int] = field(default_factory=list)  # hashes of its first batches
+    before: list[int] = field(default_factory=list)  # of the pass before
+    n_samples: int = 0  # in `now`
+    n_repeats: int = 0
+
+    def begin(self, run: Any) -> None:
+        """A new pass."""
+        n = min(len(self.now), len(self.before))
+        if n and self.n_samples >= FEWEST:
+            self.n_repeats = self.n_repeats + 1 if self.now[:n] == self.before[:n] else 0
+        if self.now:
+            self.before = self.now
+        self.run, self.now, self.n_samples = run, [], 0
 
 
 class LoaderBatches:
@@ -55,6 +89,9 @@ class LoaderBatches:
         self._quiet = quiet
         self._drawn: weakref.WeakKeyDictionary[Any, deque[Any]] = weakref.WeakKeyDictionary()
         self.last: Handed | None = None
+        self._latest: dict[tuple[Any, ...], tuple[weakref.ref[Any], _Passes]] = {}  # by kind, samples and batch
+        self._alike: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # by iterator
+        self._passes: weakref.WeakKeyDictionary[Any, _Passes] = weakref.WeakKeyDictionary()  # by sampler
         self._sizes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # of data sets, by iterator
         self._given: deque[tuple[weakref.ref[torch.Tensor], int, FromLoader]] = deque(maxlen=REMEMBERED)
 
@@ -66,6 +103,7 @@ class LoaderBatches:
         def _next_index(self: Any) -> Any:
             index = draw(self)
             me._drawn.setdefault(self, deque()).append(index)
+            me._follow(self, index)
             return index
 
         @functools.wraps(fetch)
@@ -93,11 +131,37 @@ class LoaderBatches:
                 return given
         return None
 
+    def _follow(self, iterator: Any, indices: Any) -> None:
+        """One more batch of indices is drawn: does this pass go on as the one before?"""
+        sampler = _sampler(iterator)
+        if not isinstance(sampler, _RANDOM) or not getattr(sampler, "shuffle", True):
+            return
+        with contextlib.suppress(Exception):  # a sampler of the user's own kind
+            passes = self._passes.get(sampler)
+            if passes is None:  # a loader that is made anew in each pass takes the place of the one before
+                key = type(sampler), len(sampler), len(indices)
+                last, before = self._latest.get(key, (None, None))
+                passes = before if before is not None and last is not None and last() is None else _Passes()
+                self._passes[sampler], self._latest[key] = passes, (weakref.ref(sampler), passes)
+            run = iterator._sampler_iter  # a new one in each pass, also where workers stay
+            if passes.run is None or passes.run() is not run:
+                passes.begin(weakref.ref(run))
+            if len(passes.now) < FOLLOWED:
+                passes.now.append(hash(tuple(indices)))
+                passes.n_samples += len(indices)
+
     def _note(self, iterator: Any, batch: Any) -> None:
         try:
             is_stream = getattr(iterator, "_dataset_kind", None) == dataloader._DatasetKind.Iterable
             number, n_workers = self.last.number + 1 if self.last else 0, getattr(iterator, "_num_workers", 0)
             self.last = Handed(number=number, n_workers=n_workers, is_stream=is_stream, n_samples=0, in_order=None)
+            if n_workers > 1:
+                if iterator not in self._alike:
+                    self._alike[iterator] = alike_in_workers(iterator)
+                self.last = replace(self.last, alike=self._alike[iterator])
+            passes = self._passes.get(_sampler(iterator))
+            if passes is not None:
+                self.last = replace(self.last, n_repeats=passes.n_repeats, sampler=type(_sampler(iterator)).__name__)
             drawn = self._drawn.get(iterator)
             indices = drawn.popleft() if drawn else ()
             is_known = (
@@ -119,7 +183,12 @@ class LoaderBatches:
             self._drawn.pop(iterator, None)
 
 
+def _sampler(iterator: Any) -> Any:
+    """What draws the samples of a loader."""
+    return getattr(getattr(iterator, "_index_sampler", None), "sampler", None)
+
+
 def _size(iterator: Any) -> int:
     """Samples that the sampler of a loader goes through in a pass; 0: it does not tell."""
-    sampler = getattr(getattr(iterator, "_index_sampler", None), "sampler", None)
+    sampler = _sampler(iterator)
     return len(sampler.data_source) if isinstance(sampler, SequentialSampler) else 0

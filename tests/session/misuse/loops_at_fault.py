@@ -137,3 +137,11 @@ class ClipsAndNeverTakesTheScaleOut(Program):
         self.scaler.scale(self.loss()).backward()
         nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
         self.opt.step()
+
+
+class ScalesOneOfTwo(Program):
+    def step(self):
+        self.scaler.scale(self.loss()).backward()
+        self.loss().backward()
+        self.scaler.step(self.opt)
+        self.scaler.update()

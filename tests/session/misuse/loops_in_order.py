@@ -265,3 +265,25 @@ class TakesTheScaleOutInItsStep(Program):
         hook = self.opt.register_step_pre_hook(unscale)
         self.opt.step()
         hook.remove()
+
+
+class TwoOptimizers(Program):
+    """One of them without the scaler."""
+
+    def step(self):
+        self.other = getattr(self, "other", None) or nn.Linear(6, 1)
+        self.plain = getattr(self, "plain", None) or torch.optim.SGD(self.other.parameters(), 0.01)
+        self.plain.zero_grad()
+        self.scaler.scale(self.loss()).backward()
+        self.other(self.centers).square().mean().backward()
+        self.scaler.step(self.opt)
+        self.scaler.update()
+        self.plain.step()
+
+
+class ScalesBoth(Program):
+    def step(self):
+        for _ in range(2):
+            self.scaler.scale(self.loss()).backward()
+        self.scaler.step(self.opt)
+        self.scaler.update()

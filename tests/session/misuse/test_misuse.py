@@ -13,6 +13,7 @@ from loops_at_fault import (
     DividesByHand,
     NeverScales,
     NeverTakesTheScaleOut,
+    ScalesOneOfTwo,
     SecondOfTwoClipsTooEarly,
     TwoScalers,
     UnscalesTooEarly,
@@ -31,11 +32,13 @@ from loops_in_order import (
     MultipliesByTheScaleByHand,
     OnlyMeasures,
     OnlyOneLossScaled,
+    ScalesBoth,
     ScalesByHand,
     ScalesInAFunction,
     SkippedByUs,
     TakesTheScaleOutByHand,
     TakesTheScaleOutInItsStep,
+    TwoOptimizers,
     TwoOptimizersOneScaler,
     UnscalesAndSteps,
 )
@@ -83,6 +86,7 @@ WHOLE = ("HC214", "note", 15)  # the counts of the whole run, at its last step
         (UnscalesTooEarly, ("HC212", "error", 0)),
         (UpdatesBetweenTwoOptimizers, ("HC212", "warning", 1)),
         (NeverScales, ("HC213", "error", 0)),
+        (ScalesOneOfTwo, ("HC213", "error", 1)),
         (NeverTakesTheScaleOut, ("HC213", "error", 0)),
         (ClipsAndNeverTakesTheScaleOut, ("HC213", "error", 0)),
     ],
@@ -137,7 +141,7 @@ HEALTHY = [
     AccumulatesAndDividesGradients, TwoOptimizersOneScaler,
     Adversarial, AdversarialZeroed, OnlyOneLossScaled, Disabled, ScalesByHand, MultipliesByTheScaleByHand,
     ScalesInAFunction, SkippedByUs, BacksOff, Program, TakesTheScaleOutByHand, UnscalesAndSteps,
-    TakesTheScaleOutInItsStep,
+    TakesTheScaleOutInItsStep, TwoOptimizers, ScalesBoth,
 ]  # fmt: skip
 
 

@@ -95,6 +95,43 @@ def each_microbatch(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> N
     optimizer.step()
 
 
+def by_sample(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> None:
+    total = [torch.zeros_like(p) for p in model.parameters()]
+    for _ in range(3):
+        optimizer.zero_grad(set_to_none=False)
+        backward(model)
+        clip(model)
+        for mine, p in zip(total, model.parameters(), strict=True):
+            mine += p.grad
+    for mine, p in zip(total, model.parameters(), strict=True):
+        p.grad = mine
+    optimizer.step()
+
+
+def that_never_acts(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    for _ in range(2):
+        backward(model)
+        clip(model, 1e6)
+    optimizer.step()
+
+
+def of_another_loss(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    backward(model)
+    clip(model)
+    (0.1 * model[0].weight.square().mean()).backward()
+    optimizer.step()
+
+
+def each_alone(model: nn.Sequential, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    backward(model)
+    for parameter in model.parameters():
+        nn.utils.clip_grad_norm_(parameter, 0.1)
+    optimizer.step()
+
+
 def told(loop: Loop, out: Path) -> list[tuple[str, str]]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
@@ -113,12 +150,16 @@ def told(loop: Loop, out: Path) -> list[tuple[str, str]]:
         (another_model, "warning"),
         (used_up, "warning"),
         (the_head_alone, "note"),
+        (each_alone, "note"),
+        (each_microbatch, "warning"),
     ],
 )
 def test_a_clip_that_does_not_act_is_named(loop: Loop, severity: str, tmp_path: Path) -> None:
     assert told(loop, tmp_path) == [("HC238", severity)]
 
 
-@pytest.mark.parametrize("loop", [as_it_should_be, part_by_part, measured_afterwards, each_microbatch])
+@pytest.mark.parametrize(
+    "loop", [as_it_should_be, part_by_part, measured_afterwards, by_sample, that_never_acts, of_another_loss]
+)
 def test_one_that_acts_or_measures_is_not(loop: Loop, tmp_path: Path) -> None:
     assert told(loop, tmp_path) == []

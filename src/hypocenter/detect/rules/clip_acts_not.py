@@ -8,13 +8,15 @@ What it means
 
 How it is decided
     At the first four updates of an optimizer that see a clip to a finite norm: whether any of its gradients was clipped
-    between the first backward of the step and the update, and whether all were, by all clips together.
+    between the first backward of the step and the update, and whether all were, by all clips together. Too early: at
+    each of them a line that had called backward before added more to gradients that a clip had written to, or the
+    program added gradients of other ranks to them, and a clip acted at least once.
 
 What to do
     Call `clip_grad_norm_` after the last `backward` and before `optimizer.step`, on the parameters of the optimizer.
 
 When it is wrong
-    Who clips a part on purpose: it is a note.
+    Who clips a part on purpose, or each of four parts or more by itself: it is a note.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import CLIPPED_IN_PART, CLIPPED_IN_VAIN
+from hypocenter.detect.law_rows import CLIPPED_EACH, CLIPPED_EARLY, CLIPPED_IN_PART, CLIPPED_IN_VAIN
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Reading, Remedy
 
@@ -44,6 +46,15 @@ def check(window: Window) -> Iterator[Finding]:
                 f"none of the {row.call} gradients that were used was clipped",
             )
             yield _finding(window, row, title, why)
+        elif row.port == CLIPPED_EARLY:
+            title = f"gradients are clipped before those of all {row.module} are there"
+            more = "backward added more" if row.module == "micro-batches" else "the program added those of other ranks"
+            why = (f"at each of the first updates that saw a clip, {more} to gradients that were clipped",)
+            yield _finding(window, row, title, why)
+        elif row.port == CLIPPED_EACH:
+            n = round(row.summary.sum)
+            why = (f"{n} clips at an update, no two of which have a parameter in common",)
+            yield _finding(window, row, f"gradients are clipped in {n} parts, each by a factor of its own", why)
         elif row.port == CLIPPED_IN_PART:
             n = round(row.summary.sum)
             title = f"{n} of {row.call} gradients are not clipped"
@@ -51,13 +62,19 @@ def check(window: Window) -> Iterator[Finding]:
             yield _finding(window, row, title, why)
 
 
+_THEN = {
+    CLIPPED_EARLY: "the norm that is clipped is not that of the step, and what comes later weighs more",
+    CLIPPED_EACH: "the direction of the step is another one",
+}
+
+
 def _finding(window: Window, row: Reading, title: str, why: tuple[str, ...]) -> Finding:
-    is_part = row.port == CLIPPED_IN_PART
+    is_part, is_note = row.port == CLIPPED_IN_PART, row.port in (CLIPPED_IN_PART, CLIPPED_EACH)
     return Finding(
-        code="HC238", kind="config", severity="note" if is_part else "warning", title=title, step=window.step,
+        code="HC238", kind="config", severity="note" if is_note else "warning", title=title, step=window.step,
         rank=window.rank, phase="optimizer", site=row.site if is_part else "", param=row.site if is_part else None,
         cause="program-error", confidence="proven", why=why,
-        then=("a large gradient goes through as it is",),
+        then=(_THEN.get(row.port, "a large gradient goes through as it is"),),
         remedy=Remedy(
             action="clip-between", text="clip the optimizer's parameters between the last backward and its step"
         ),

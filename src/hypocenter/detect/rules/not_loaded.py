@@ -3,11 +3,12 @@
 What it means
     `load_state_dict(strict=False)` left parameters as they were, and put values nowhere that have the same shapes and
     whose names end alike: a prefix is missing or is one too many (`module.`, `model.`, `_orig_mod.`). A part of the
-    model begins at random although the checkpoint has it.
+    model begins at random although the checkpoint has it. Or what was loaded is initialised once more afterwards.
 
 How it is decided
     The keys that `load_state_dict` gives back as missing and as unexpected: pairs of equal shape whose names have the
-    last two parts or more in common, and only those of parameters that are trained.
+    last two parts or more in common, and only those of parameters that are trained. Or: of what a load has put into
+    parameters (samples of up to 16 matrices), more than half has nothing to do with what the first update finds there.
 
 What to do
     Rename the keys before loading, and look at what `load_state_dict` gives back.
@@ -21,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import NOT_LOADED
+from hypocenter.detect.law_rows import NOT_LOADED, WRITTEN_OVER
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Remedy
 
@@ -33,7 +34,17 @@ from hypocenter.nouns import Finding, Remedy
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the step at which it is seen."""
     for row in window.by_phase["optimizer"]:
-        if row.port == NOT_LOADED:
+        if row.port == WRITTEN_OVER:
+            n = round(row.summary.sum)
+            yield Finding(
+                code="HC255", kind="config", severity="warning", step=row.step, rank=window.rank, site=row.site,
+                title=f"{row.site} was loaded, and written over before the first update", phase="param",
+                source=row.source, cause="init-mismatch", confidence="proven", param=row.site,
+                why=(f"of {row.call} parameters that were loaded, {n} have nothing of it left (cosine below 0.3)",),
+                then=("training begins at other weights than those of the checkpoint",),
+                remedy=Remedy(action="load-last", text="initialise first, and load after that"),
+            )  # fmt: skip
+        elif row.port == NOT_LOADED:
             n = round(row.summary.sum)
             yield Finding(
                 code="HC255", kind="config", severity="warning", step=row.step, rank=window.rank, site=row.site,

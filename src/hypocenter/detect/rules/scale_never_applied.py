@@ -10,7 +10,8 @@ What it means
 
 How it is decided
     At two steps the graph from the tensor that `backward` was called on down to the loss holds no multiplication
-    by a number of the size of the scale (its square root, at least). Silent when the graph cannot be read: an own
+    by a number of the size of the scale (its square root, at least), of any loss or, in a program of one optimizer, of
+    one of several. Silent when the graph cannot be read: an own
     autograd function or a compiled one that returns the loss, a hook, a given seed, a pipeline stage.
     Or at two steps all losses were scaled by a scaler, the optimizer stepped without it, nobody asked for the scale,
     and the norms that it (or a clip before it) saw are those that backward left.
@@ -29,7 +30,7 @@ import math
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.misuse import APPLIED, LEFT_IN, past, scales, value_of
+from hypocenter.detect.misuse import APPLIED, APPLIED_TO_SOME, LEFT_IN, past, scales, value_of
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Remedy
 
@@ -40,11 +41,16 @@ SMALLEST_SCALE = 16.0  # below, a factor of the scale is like one that losses ar
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the second step whose loss does not carry the scale, or whose gradients still do."""
     yield from _left_in(window)
-    applied = value_of(window, APPLIED)
+    for name in (APPLIED, APPLIED_TO_SOME):
+        yield from _not_applied(window, name)
+
+
+def _not_applied(window: Window, name: str) -> Iterator[Finding]:
+    applied = value_of(window, name)
     if applied is None:
         return
-    scale = scales(window)
-    rows = [*past(window, APPLIED), (window.step, applied)]
+    scale, is_all = scales(window), name == APPLIED
+    rows = [*past(window, name), (window.step, applied)]
     seen = [step for step, value in rows if step in scale and _is_bare(value, scale[step])]
     if len(seen) != 2 or seen[-1] != window.step:
         return
@@ -54,7 +60,9 @@ def check(window: Window) -> Iterator[Finding]:
         code="HC213",
         kind="config",
         severity="error",
-        title="gradients are divided by a loss scale that was never applied",
+        title="gradients are divided by a loss scale that was never applied"
+        if is_all
+        else "one of several losses does not carry the loss scale that all gradients are divided by",
         step=first,
         rank=window.rank,
         phase="scaler",
@@ -67,7 +75,8 @@ def check(window: Window) -> Iterator[Finding]:
         why=(
             f"the loss that backward was called on was multiplied by {value:.4g}, and the scaler divides the gradients "
             f"by {scale[first]:,.0f}",
-            f"the optimizer used gradients that are {scale[first] / value:,.0f} times too small",
+            f"the optimizer used {'gradients' if is_all else 'gradients of that loss'} that are "
+            f"{scale[first] / value:,.0f} times too small",
             f"the same at step {second}",
         ),
         remedy=Remedy(action="scale-loss", text="call backward on scaler.scale(loss)"),

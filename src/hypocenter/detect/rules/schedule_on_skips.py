@@ -12,6 +12,9 @@ How it is decided
     skipped ones, once four updates were applied. It is a warning when the learning rate moved, over all those steps,
     by more than 5 % of its full height; else a note, as for an average: after the usual few skips at the start, a
     long schedule has lost nothing. A note too: at four updates in a row one step for each of several micro-batches.
+    A warning: at four updates in a row two lines of code made it step; or it stepped at eight updates that another
+    optimizer made of its parameters, at one learning rate, while its own made none. A note: a `CosineAnnealingLR` that
+    goes on past `T_max`; a schedule that begins at 0 for an optimizer whose state counts at least eight updates more.
 
 What to do
     Step the scheduler only when the scale has not fallen: `before = scaler.get_scale()`, `scaler.update()`,
@@ -26,7 +29,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.misuse import DRIFT, ON_SKIPPED, PER_MICROBATCH, SCHEDULE, SCHEDULE_END, SKIPPED, UPDATES
+from hypocenter.detect.misuse import (
+    ANEW,
+    DRIFT,
+    FROM_TWO_LINES,
+    OF_ANOTHER,
+    ON_SKIPPED,
+    PAST_END,
+    PER_MICROBATCH,
+    SCHEDULE,
+    SCHEDULE_END,
+    SKIPPED,
+    UPDATES,
+)
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Reading, Remedy, Severity
 
@@ -42,6 +57,8 @@ def check(window: Window) -> Iterator[Finding]:
     for row in window.by_phase["optimizer"]:
         if row.site == PER_MICROBATCH:
             yield _each_microbatch(window, row)
+        elif row.site in _OUT_OF_STEP:
+            yield _out_of_step(window, row)
         if row.site != ON_SKIPPED:
             continue
         facts = _facts(window.readings, row.module)
@@ -50,6 +67,39 @@ def check(window: Window) -> Iterator[Finding]:
             yield _finding(window, row.module, facts, severity)
         elif said and any(r.site == SCHEDULE_END and r.module == row.module for r in window.readings):
             yield _in_all(window, row.module, facts)
+
+
+_OUT_OF_STEP: dict[str, tuple[Severity, str, str, str]] = {
+    FROM_TWO_LINES: (
+        "warning", "{name} steps twice for each update",
+        "at {n} updates in a row two lines made it step: {lines}", "it is over in half the time",
+    ),
+    OF_ANOTHER: (
+        "warning", "{name} sets the learning rate of an optimizer that is not used",
+        "{value:.0f} updates of its parameters were made by another optimizer, whose learning rate stayed as it was",
+        "training goes on without a schedule",
+    ),
+    PAST_END: (
+        "note", "{name} goes on past its end", "it has T_max = {value:.0f} steps and was made to step once more",
+        "the learning rate rises again",
+    ),
+    ANEW: (
+        "note", "{name} begins anew, and its optimizer goes on",
+        "the optimizer had made {value:.0f} updates before, and the schedule began at 0",
+        "a warm-up, or a high learning rate, comes again",
+    ),
+}  # fmt: skip
+
+
+def _out_of_step(window: Window, row: Reading) -> Finding:
+    severity, title, why, then = _OUT_OF_STEP[row.site]
+    words = {"name": row.module, "n": ENOUGH, "value": row.summary.sum, "lines": ", ".join(row.names or ())}
+    return Finding(
+        code="HC214", kind="config", severity=severity, step=window.step, rank=window.rank, phase="optimizer",
+        site="lr", port="value", title=title.format(**words), cause="config-mismatch",
+        confidence="proven" if severity == "warning" else "likely", why=(why.format(**words),), then=(then,),
+        remedy=Remedy(action="step-once", text="one step of the schedule for each update of its own optimizer"),
+    )  # fmt: skip
 
 
 def _each_microbatch(window: Window, row: Reading) -> Finding:

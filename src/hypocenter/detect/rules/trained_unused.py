@@ -50,6 +50,7 @@ from hypocenter.detect.law_rows import (
     NOT_STEPPED,
     NOT_USED,
     NOTHING,
+    PILED,
     STRANGER,
     THROWN_AWAY,
     USED_TWICE,
@@ -62,6 +63,7 @@ _THEN = {
     NOT_STEPPED: "it does not learn",
     NOT_CONSUMED: "its batch is computed and thrown away",
     NOT_USED: "nothing is learned",
+    PILED: "it goes after the loss of the other too",
     USED_TWICE: "what is used twice counts double",
     THROWN_AWAY: "nothing is learned of them",
     CUT_OFF: "it learns nothing from that part of the loss",
@@ -109,8 +111,16 @@ def check(window: Window) -> Iterator[Finding]:
             why = f"{round(row.summary.sum)} of the calls of {row.module} in this step were not gone back from"
             title = "a forward in training has no backward"
             yield _finding(window, [row], "warning", title, window.step, why)
+        elif row.port == PILED:
+            why = (
+                f"at {row.summary.sum:.0f} updates in a row they were there when the {row.module} of other parameters "
+                "made its step, and were added to"
+            )
+            title = "gradients of another optimizer's loss are in this update"
+            yield _finding(window, [row], "note", title, window.step, why)
         elif row.port in (USED_TWICE, NOT_USED):
-            yield _finding(window, [row], "warning", *_of_use(window.step, row))
+            severity: Severity = "note" if row.module == ALL else "warning"
+            yield _finding(window, [row], severity, *_of_use(window.step, row))
         elif row.port == CUT_OFF:
             yield _cut_off(window, row)
         elif row.port == NEVER:
@@ -160,6 +170,9 @@ def _of_use(step: int, row: Reading) -> tuple[str, int, str]:
             f"the gradients of the last {n} micro-batches are in no update", step,
             f"{n} backward passes were made since the last update; an update before took {row.call} at most",
         )  # fmt: skip
+    if row.module == ALL:
+        title = "each loss is gone back from twice"
+        return title, step, f"two backward passes begin at one loss at each of the first {row.call} updates"
     if row.module == "loss":
         title = f"micro-batch {row.op} is gone back from twice"
         return title, step, f"two backward passes begin at its loss; at {row.call} updates before no loss had two"

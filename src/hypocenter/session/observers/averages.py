@@ -1,9 +1,9 @@
-"""Averages of the weights (EMA, SWA, a target network) kept in a low format: do they move when their source does?"""
+"""Averages of the weights (EMA, SWA, a target network): what low formats freeze, and what is no average."""
 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,8 +14,10 @@ from torch.optim.swa_utils import AveragedModel
 from hypocenter.detect.update_rows import EMA_LOST, SITE
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.grid import is_low, name_of, ulp, wide_dtype
+from hypocenter.session.observers.mixtures import Mixtures
 from hypocenter.session.observers.optimizer_rows import count_row
 from hypocenter.session.observers.sampled import Deferred, sample
+from hypocenter.session.observers.shadows import shadows
 from hypocenter.tap.names import NameMap, class_name, unwrap
 from hypocenter.tap.own_frame import RAISED, hear
 from hypocenter.tap.tape import version_of
@@ -28,6 +30,7 @@ REPORT_EVERY = 16  # updates of the copy between two rows
 FOLLOW_EVERY = 8  # updates of the copy between two looks at its values; what an average owes is taken as constant
 UNTOUCHED = 256  # looks after which a copy that nothing has written is left alone: a teacher, a reference
 KEPT_AT_MOST = 100_000  # modules that are remembered until the trained model is known
+LOOKED_FOR = (4, 16)  # updates after which lists and dicts of clones are looked for
 TRIES = 8  # updates at which a copy is compared with what is trained: GANs have several optimizers
 
 
@@ -56,14 +59,15 @@ class _Watched:
 
 
 class Averages(Observer):
-    """Follows samples of every low-precision copy of the trained model; without one it does nothing."""
+    """Follows samples of every copy of the trained model; without one it does nothing."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._copies = Copies(context.names)
         self._watched: list[_Watched] = []
         self._deferred = Deferred(context.ride)
-        self._last_step = 0
+        self._mixtures = Mixtures(context, lambda row: self.rows.append(row))
+        self._last_step = self._n_updates = 0
 
     def attach(self) -> Callable[[], None]:
         """Notice copies as they are made."""
@@ -71,7 +75,10 @@ class Averages(Observer):
 
     def before_update(self, update: Update) -> None:
         """Collect what is under way."""
-        self._deferred.read()
+        if self._deferred.waiting:
+            self._deferred.read()
+        if not self._mixtures.is_empty:
+            self._mixtures.before_update(update)
 
     def after_update(self, update: Update) -> None:
         """Look at the copies: what the program did to them since the last update belongs to the last step."""
@@ -81,12 +88,22 @@ class Averages(Observer):
                     self._look(watched, self._last_step)
             self._watched = [w for w in self._watched if w.followed and not _is_idle(w)]
         for copy in self._copies.new(update.parameters):
-            self._watched.append(self._start(copy))
+            low = [pair for pair in copy.pairs.values() if is_low(pair.copy)]
+            if low:
+                self._watched.append(self._start(copy.kind, low))
+            copies = {name: (pair.source, weakref.ref(pair.copy)) for name, pair in copy.pairs.items()}
+            self._mixtures.start(copy.kind, copies)
+        self._n_updates += 1
+        if self._n_updates in LOOKED_FOR:
+            for kind, pairs in shadows(self.context, update.parameters):
+                self._mixtures.start(kind, pairs)
+        if not self._mixtures.is_empty:
+            self._mixtures.after_update(update)
         self._last_step = update.step
 
-    def _start(self, copy: Copy) -> _Watched:
-        watched = _Watched(kind=copy.kind)
-        large = sorted(copy.pairs, key=lambda pair: -pair.copy.numel())
+    def _start(self, kind: str, pairs: Sequence[Pair]) -> _Watched:
+        watched = _Watched(kind=kind)
+        large = sorted(pairs, key=lambda pair: -pair.copy.numel())
         for pair in _spread(large):
             values = sample(pair.copy, ELEMENTS)
             if values is None:
@@ -191,7 +208,7 @@ def _spread(pairs: Sequence[Pair]) -> list[Pair]:
 # watched outermost module. Not seen: lists of cloned tensors, and copies made before we watched that are never called.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pair:
-    """A trained parameter and its copy in a low format."""
+    """A trained parameter and its copy."""
 
     source: Tensor
     copy: Tensor
@@ -202,7 +219,7 @@ class Copy:
     """A copy of the trained model."""
 
     kind: str  # its class, as the user calls it
-    pairs: tuple[Pair, ...]
+    pairs: Mapping[str, Pair]  # by name
 
 
 class Copies:
@@ -238,7 +255,7 @@ class Copies:
         weakref.finalize(module, self._given.discard, id(module)).atexit = False
 
     def new(self, trained: Sequence[Tensor]) -> list[Copy]:
-        """Copies in a low format that were not there at the last call.
+        """Copies that were not there at the last call.
 
         Args:
             trained: parameters that an optimizer updates.
@@ -287,13 +304,16 @@ def _copy_in(roots: Sequence[nn.Module], module: nn.Module, trained: set[int]) -
     if not theirs or any(id(p) in trained for p in theirs):
         return None
     kind, shapes = class_name(module), [p.shape for p in theirs]
-    alike: dict[int, Sequence[Tensor]] = {}
+    alike: dict[int, nn.Module] = {}
     for candidate in (m for root in roots for m in root.modules() if class_name(m) == kind and m is not module):
-        ours: Sequence[Tensor] = list(candidate.parameters())
+        ours = list(candidate.parameters())
         if [p.shape for p in ours] == shapes and any(id(p) in trained for p in ours):
-            alike[id(candidate)] = ours
+            alike[id(candidate)] = candidate
     if len(alike) != 1:
         return None
-    (ours,) = alike.values()
-    pairs = [Pair(source=a, copy=b) for a, b in zip(ours, theirs, strict=True) if is_low(b) and id(a) in trained]
-    return Copy(kind=kind, pairs=tuple(pairs))
+    (candidate,) = alike.values()
+    ours, copied = dict(candidate.named_parameters()), dict(module.named_parameters())
+    if ours.keys() != copied.keys():
+        copied = dict(zip(ours, copied.values(), strict=True))
+    pairs = {name: Pair(source=p, copy=copied[name]) for name, p in ours.items() if id(p) in trained}
+    return Copy(kind=kind, pairs={n: each for n, each in pairs.items() if each.source.shape == each.copy.shape})

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hypocenter.detect.law_rows import CLIPPED_IN_PART, CLIPPED_IN_VAIN, SITE
+from hypocenter.detect.law_rows import CLIPPED_EACH, CLIPPED_EARLY, CLIPPED_IN_PART, CLIPPED_IN_VAIN, SITE
+from hypocenter.session.check import Check
 from hypocenter.session.events import Observed, Observer, Update
 from hypocenter.session.observers.optimizer_rows import number_row
+from hypocenter.tap.source import user_frame
 
+EACH = 4  # clips
+FEW = 4  # gradients that tell whether those that were clipped are still there
+MOST_OPTIMIZERS = 8  # whose first updates are looked at
 LOOKED = 4  # first updates that clip; what is so at each of them is told
 
 
@@ -23,6 +29,10 @@ class _Seen:
     n_of_nothing: int = 0  # with clips that were given no gradient at all
     n_in_part: int = 0  # with clips that left out the same parameters
     left_out: frozenset[str] = frozenset()
+    n_early: int = 0  # with a clip after which gradients were added to what it had clipped, by a line seen before
+    n_before_ranks: int = 0  # with a clip after which the program added the gradients of other ranks
+    n_each: int = 0  # with so many clips that have no parameter in common, at least EACH
+    n_acted: int = 0  # with clips that were seen to act
     n_looked: int = 0
 
 
@@ -35,12 +45,47 @@ class ClipCalls(Observer[Observed]):
         self._timely: list[Sequence[Any]] = []  # what was clipped since the last update, after a backward
         self._late: list[Sequence[Any]] = []  # and before one
         self._is_of_some = False  # a clip since the last update was given a gradient
+        self._n_looked = 0  # updates that clip, of all optimizers
+        self._is_looking = False  # since a first clip
+        self._clipped: list[tuple[Any, Any, int]] = []  # by the last one: parameter, gradient and version then
+        self._lines: set[tuple[str, int]] = set()  # that called backward since the last update
+        self._is_early = self._is_before_ranks = self._has_acted = False
+        self._max_norm = math.inf
+        context.by_hand.append(self._adds_over_ranks)
 
     def before_clip(self, parameters: Sequence[Any], max_norm: float) -> None:
         """Who clips to infinity measures."""
         if math.isfinite(max_norm):
             (self._timely if self.context.tape.microbatches else self._late).append(parameters)
             self._is_of_some = self._is_of_some or any(p.grad is not None for p in parameters)
+            self._max_norm, self._is_looking = max_norm, self._n_looked < LOOKED * MOST_OPTIMIZERS
+            if self.context.tape.microbatches and self._is_looking:
+                with_gradients = [p for p in parameters if p.grad is not None][:FEW]
+                versions = self.context.framework.versions([p.grad for p in with_gradients])
+                self._clipped = [(p, p.grad, v) for p, v in zip(with_gradients, versions, strict=True)]
+
+    def seen_before_clip(self, parameters: Sequence[Any], check: Check) -> None:
+        """Does it act?"""
+        self._has_acted = self._has_acted or check.total_norm > self._max_norm
+
+    def before_backward(self, roots: Sequence[Any]) -> None:
+        """Is it added to what was clipped?"""
+        if not self._is_looking or (frame := user_frame(sys._getframe(1))) is None:
+            return
+        line, clipped = (frame.f_code.co_filename, frame.f_lineno), self._clipped
+        self._clipped = []
+        if clipped and line in self._lines:
+            still = [(g, v) for p, g, v in clipped if p.grad is g]
+            now = self.context.framework.versions([g for g, _ in still])
+            # The clip itself writes once; who zeroes them or takes them elsewhere writes once more.
+            self._is_early = self._is_early or (
+                len(still) == len(clipped) and all(0 <= b - a <= 1 for (_, a), b in zip(still, now, strict=True))
+            )
+        self._lines.add(line)
+
+    def _adds_over_ranks(self) -> None:
+        """The program is about to add the gradients of other ranks to its own."""
+        self._is_before_ranks = self._is_before_ranks or bool(self._timely)
 
     def before_update(self, update: Update) -> None:
         """Gradients are final."""
@@ -51,6 +96,12 @@ class ClipCalls(Observer[Observed]):
         if seen.n_looked >= LOOKED:
             return
         seen.n_looked += 1
+        self._n_looked += 1
+        seen.n_early += self._is_early
+        seen.n_before_ranks += self._is_before_ranks
+        seen.n_acted += self._has_acted
+        together = [id(p) for parameters in timely for p in parameters]
+        seen.n_each += len(timely) >= EACH and len(set(together)) == len(together)
         own = {id(parameter) for parameter, _ in update.gradients}
         clipped = {id(p) for parameters in timely for p in parameters}
         is_late = not own & clipped and any(id(p) in own for parameters in late for p in parameters)
@@ -62,7 +113,13 @@ class ClipCalls(Observer[Observed]):
         seen.left_out = left_out
         if seen.n_looked < LOOKED:
             return
-        if seen.n_in_part == LOOKED:
+        if seen.n_each == LOOKED:
+            self._tell(update, SITE, CLIPPED_EACH, frozenset(map(str, range(len(timely)))))
+        # before the first clip no line was noted
+        if seen.n_acted and (seen.n_early >= LOOKED - 1 or seen.n_before_ranks == LOOKED):
+            of = "micro-batches" if seen.n_early >= LOOKED - 1 else "ranks"
+            self._tell(update, SITE, CLIPPED_EARLY, left_out, of=of)
+        elif seen.n_in_part == LOOKED:
             self._tell(update, min(left_out), CLIPPED_IN_PART, left_out)
         elif seen.n_in_vain == LOOKED:
             self._tell(update, SITE, CLIPPED_IN_VAIN, left_out)
@@ -76,3 +133,5 @@ class ClipCalls(Observer[Observed]):
     def after_update(self, update: Update) -> None:
         """What is clipped from here on is for the next, or too late."""
         self._timely, self._late, self._is_of_some = [], [], False
+        self._clipped, self._is_early, self._is_before_ranks, self._has_acted = [], False, False, False
+        self._lines.clear()

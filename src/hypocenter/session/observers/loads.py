@@ -1,30 +1,49 @@
-"""What `load_state_dict(strict=False)` has left out. For HC255."""
+"""What `load_state_dict(strict=False)` has left out, and what was loaded and is written over. For HC255."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
+import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from hypocenter.detect.law_rows import NOT_LOADED
+from hypocenter.detect.law_rows import NOT_LOADED, WRITTEN_OVER
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.optimizer_rows import number_row
+from hypocenter.session.observers.sampled import sample
+from hypocenter.tap.gradients import to_host
 from hypocenter.tap.own_frame import RAISED, hear
 from hypocenter.tap.source import source_of, user_frame
 
 _MOST = 8  # loads that are told of
+_KEPT, _ELEMENTS, _FEWEST = 16, 256, 2  # parameters of a load, elements of each, and parameters that tell
+_UNLIKE = 0.3  # cosine: nothing of what was loaded is left
 _LEAST_PARTS = 2  # of a name: `norm.weight` alone is found in many places
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loaded:
+    """What a load has left, of some parameters of more than one dimension."""
+
+    module: weakref.ref[nn.Module]
+    values: Sequence[tuple[weakref.ref[Tensor], Tensor]]
+    place: Any
+
+
 class Loads(Observer):
-    """Writes a row for a load that put values nowhere whose names and shapes are those of missing ones."""
+    """Writes a row for a load that put values nowhere whose names and shapes are those of missing ones.
+
+    And one where most of what was loaded has nothing to do any more with what the first update finds.
+    """
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
+        self._loaded: list[_Loaded] = []
         self._found: list[tuple[nn.Module, Sequence[tuple[str, str]], Any]] = []
 
     def attach(self) -> Callable[[], None]:
@@ -32,20 +51,25 @@ class Loads(Observer):
         return hear(nn.Module, "load_state_dict", self._begin, like=_load_state_dict)
 
     def _begin(self, module: nn.Module, given: Any, strict: bool, assign: bool) -> Callable[[Any], None] | None:
-        if strict or len(self._found) >= _MOST or not isinstance(given, Mapping):
+        if not isinstance(given, Mapping):
             return None
         frame = user_frame(sys._getframe(1))
         place = None if frame is None else (frame.f_code, frame.f_lineno)
 
         def end(result: Any) -> None:
+            if result is RAISED:
+                return
             with contextlib.suppress(Exception):  # this is the user's call, and what it was given may be anything
-                if result is not RAISED and (pairs := _left_out(module, given, result)):
+                self._keep(module, place)
+                if not strict and len(self._found) < _MOST and (pairs := _left_out(module, given, result)):
                     self._found.append((module, pairs, place))
 
         return end
 
     def before_update(self, update: Update) -> None:
         """Tell of those that belong to what is trained now."""
+        if self._loaded:
+            self._look_for_written_over(update)
         found, self._found = self._found, []
         for module, pairs, place in found:
             mine = [pair for pair in pairs if self._is_trained(module, pair[0], update)]
@@ -56,11 +80,48 @@ class Loads(Observer):
             row = number_row(mine[0][0], NOT_LOADED, update.step, order, float(len(mine)), module=mine[0][1])
             self.rows.append(replace(row, source=source))
 
+    def _keep(self, module: nn.Module, place: Any) -> None:
+        self._loaded = [each for each in self._loaded if each.module() not in (None, module)]
+        able: list[Tensor] = [p for p in module.parameters() if p.dim() > 1]
+        some = able[:: -(-len(able) // _KEPT) or 1]
+        values = [(weakref.ref(p), v.detach().clone()) for p in some if (v := sample(p, _ELEMENTS)) is not None]
+        if len(values) >= _FEWEST and len(self._loaded) < _MOST:
+            self._loaded.append(_Loaded(module=weakref.ref(module), values=values, place=place))
+
+    def _look_for_written_over(self, update: Update) -> None:
+        """Of loads whose parameters this update is the first to change."""
+        trained = {id(p) for p in update.parameters}
+        mine = [each for each in self._loaded if any(id(ref()) in trained for ref, _ in each.values)]
+        self._loaded = [each for each in self._loaded if each not in mine]
+        for each in mine:
+            pairs = [
+                (p, before, now) for ref, before in each.values
+                if (p := ref()) is not None and id(p) in trained and (now := sample(p.detach(), _ELEMENTS)) is not None
+                and now.shape == before.shape and now.dtype == before.dtype and now.device == before.device
+            ]  # fmt: skip
+            if len(pairs) < _FEWEST:
+                continue
+            host = to_host([_likeness(before.float(), now.float()) for _, before, now in pairs])
+            lost = [p for (p, _, _), likeness in zip(pairs, host, strict=True) if abs(likeness) < _UNLIKE]
+            if 2 * len(lost) > len(pairs):
+                order, (code, line) = self.context.clock.next_order(), each.place or (None, 0)
+                source = None if code is None else source_of(code.co_filename, line, code.co_name)
+                row = number_row(
+                    self.context.label(lost[0]), WRITTEN_OVER, update.step, order, len(lost), call=len(pairs)
+                )
+                self.rows.append(replace(row, source=source))
+
     def _is_trained(self, module: nn.Module, name: str, update: Update) -> bool:
         value: Any = module
         for part in name.split("."):
             value = getattr(value, part, None)
         return value is not None and any(value is each for each in update.parameters)
+
+
+def _likeness(before: Tensor, now: Tensor) -> Tensor:
+    """Cosine of the angle between what was loaded and what is there; 1 where all is 0."""
+    size = before.norm() * now.norm()
+    return torch.where(size > 0, (before * now).sum() / size, torch.ones_like(size))
 
 
 def _left_out(module: nn.Module, given: Mapping[str, Any], result: Any) -> list[tuple[str, str]]:

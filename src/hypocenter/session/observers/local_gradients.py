@@ -64,7 +64,7 @@ class LocalGradients(Observer):
         super().__init__(context)
         self._replicas, self._collectives = parse(context.config.replicas), parse(context.config.collectives)
         self._ddp = DdpLocals(self._tell, self._failed)
-        self._by_hand = ByHand(context.names, self._tell_by_hand)
+        self._by_hand = ByHand(context.names, self._heard_by_hand)
         self._adapters: Adapters | None = None
         self._exact = Exact()
         self._seen: list[_Seen] = []
@@ -131,6 +131,12 @@ class LocalGradients(Observer):
     def _tell(self, locals_: Sequence[Local]) -> None:
         """Called by adapters, inside the user's backward: must never raise."""
         self._by_hand.is_armed = False  # what a framework sends around from here on is not done by hand
+        self._tell_by_hand(locals_)
+
+    def _heard_by_hand(self, locals_: Sequence[Local]) -> None:
+        if self._is_on and self._is_armed:
+            for tell in self.context.by_hand:
+                tell()
         self._tell_by_hand(locals_)
 
     def _tell_by_hand(self, locals_: Sequence[Local]) -> None:

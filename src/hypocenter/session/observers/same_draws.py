@@ -7,12 +7,13 @@ from typing import Any
 import torch
 
 from hypocenter.capturing import is_capturing
-from hypocenter.detect.law_rows import SAME_DRAWS
+from hypocenter.detect.law_rows import ALIKE_WORKERS, SAME_DRAWS, SAME_ORDER, SITE
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.optimizer_rows import number_row
 from hypocenter.tap.state import RngState
 
 FIRST = 8  # steps that are all looked at; then each that is a power of two
+REPEATS = 2  # passes over the data that a random sampler began as the pass before
 IN_A_ROW = 4  # looks that found the state of the first one
 
 
@@ -24,11 +25,20 @@ class SameDraws(Observer):
         self._first: RngState | None = None
         self._last: RngState | None = None
         self._n_same = 0
-        self._is_told = False
+        self._is_told = self._is_order_told = self._are_workers_told = False
 
     def before_update(self, update: Update) -> None:
         """From what state did the first forward of this step begin, and has it drawn from there?"""
         step = update.step
+        handed = self.context.handed()
+        if handed is not None and handed.alike and not self._are_workers_told:
+            self._are_workers_told = True
+            order = self.context.clock.next_order()
+            self.rows.append(number_row(SITE, ALIKE_WORKERS, step, order, handed.n_workers, module=handed.alike))
+        if not self._is_order_told and handed is not None and handed.n_repeats >= REPEATS:
+            self._is_order_told = True
+            order = self.context.clock.next_order()
+            self.rows.append(number_row(SITE, SAME_ORDER, step, order, handed.n_repeats + 1.0, module=handed.sampler))
         if self._is_told or (step >= FIRST and step & (step - 1)):
             return
         begun = next((e.rng for e in self.context.tape.events if e.module is not None and e.rng is not None), None)

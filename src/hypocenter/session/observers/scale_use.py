@@ -28,6 +28,7 @@ class ScaleUse(Observer[ContextT]):
         self.clips: list[tuple[dict[str, float], bool]] = []  # norms seen, and whether the scale was still in them
         self.value_clip = ""  # what clips values, if anything did
         self.n_asked = 0  # times that the program read the scale
+        self.is_alone = False  # one optimizer makes all updates
 
     def is_applied(self, update: Update, scale: float) -> bool:
         """Whether every loss of this update is known to carry the scale, or may; notes it where one does not."""
@@ -36,7 +37,12 @@ class ScaleUse(Observer[ContextT]):
             return bool(known)
         least = min(known)
         if least < math.sqrt(scale):
-            self.note(update, misuse.APPLIED, [least] if max(known) < math.sqrt(scale) else [])
+            is_none = max(known) < math.sqrt(scale)
+            self.note(
+                update,
+                misuse.APPLIED if is_none else misuse.APPLIED_TO_SOME,
+                [least] if is_none or self.is_alone else [],
+            )
             return False
         return True
 

@@ -155,6 +155,7 @@ class Scaling(ScaleUse[Context]):
     def after_update(self, update: Update) -> None:
         """Everything measured belonged to this update."""
         self._updated.add(id(update.optimizer))
+        self.is_alone = len(self._updated) == 1
         self._in_step = False
         self._is_used = True
         if not self._is_scaling:

@@ -5,16 +5,21 @@ For HC214.
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 from typing import Any
 
 from hypocenter.detect import misuse
 from hypocenter.session.check import scalar_reading
 from hypocenter.session.events import Observed, Observer, Update
+from hypocenter.tap.source import user_frame
 from hypocenter.tap.weakly import Ref
 
+LINES_LOOKED = 16  # updates of a schedule in which the lines that advance it are noted
+AHEAD = 4  # updates of an optimizer before a schedule of its own began
 ENOUGH = 4  # updates that were not skipped, to know whether a schedule steps once per update or once per epoch
 
 
@@ -36,6 +41,12 @@ class _Count:
     stepped: bool = False  # since the last update
     after: list[int] = field(default_factory=list)  # of its steps since then: micro-batches before it
     n_each_time: int = 0  # updates in a row for each of whose micro-batches it stepped
+    lines: set[tuple[str, int]] = field(default_factory=set)  # since then, that made it step
+    n_lines: int = 0  # steps of two lines, at updates in a row
+    n_of_another: int = 0  # updates in a row that another optimizer made of its parameters, while it stepped
+    lrs: tuple[Any, Any] = (None, None)  # then: its own learning rate, and that of the other
+    has_moved: bool = False  # its own has, that of the other has not
+    is_told: bool = False  # that it goes on past its end
     last_skipped: bool | None = None  # whether the last update was; None: none yet
     last_lr: float | None = None
 
@@ -47,6 +58,7 @@ class Schedules(Observer[Observed]):
         super().__init__(context)
         self._counts: dict[int, _Count] = {}
         self._step = 0
+        self._updated: set[int] = set()  # ids of optimizers
         self._last: dict[int | None, tuple[bool, float | None]] = {}  # skipped, learning rate; by optimizer, None: any
 
     def attach(self) -> Callable[[], None]:
@@ -62,6 +74,8 @@ class Schedules(Observer[Observed]):
             self._counts[id(scheduler)] = count
         count.n_steps += 1
         count.stepped = True
+        if count.n_updates < LINES_LOOKED and (frame := user_frame(sys._getframe(1))) is not None:
+            count.lines.add((frame.f_code.co_filename, frame.f_lineno))
         if count.n_each_time < ENOUGH:
             count.after.append(len(self.context.tape.microbatches))
 
@@ -70,6 +84,52 @@ class Schedules(Observer[Observed]):
         for count in self._counts.values():
             if count.optimizer is None or count.optimizer is update.optimizer:
                 self._close(count, update)
+            elif count.stepped:
+                self._look_for_another(count, update)
+
+    def _look_for_another(self, count: _Count, update: Update) -> None:
+        """Does it set the learning rate of an optimizer that is not used, while another one has its parameters?"""
+        own, theirs = (getattr(each, "param_groups", None) for each in (count.optimizer, update.optimizer))
+        if not own or not theirs or any(group is other for group in own for other in theirs):
+            return
+        if id(count.optimizer) in self._updated or count.n_of_another > 2 * ENOUGH:
+            return
+        held = {id(p) for group in theirs for p in group["params"]}
+        if not any(id(p) in held for group in own for p in group["params"]):
+            return
+        now = self._learning_rate(count.optimizer)[0], self._learning_rate(update.optimizer)[0]
+        if count.n_of_another and now[1] != count.lrs[1]:
+            count.n_of_another = -(1 << 30)  # somebody sets that one too
+        count.has_moved = count.has_moved or (count.n_of_another > 0 and now[0] != count.lrs[0])
+        count.lrs, count.n_of_another, count.stepped = now, count.n_of_another + 1, False
+        if count.n_of_another >= 2 * ENOUGH and count.has_moved:
+            self._row(count, misuse.OF_ANOTHER, float(count.n_of_another), update.step)
+            count.n_of_another = -(1 << 30)
+
+    def _look_at_place(self, count: _Count, update: Update) -> None:
+        """Where it stands: at its beginning although the optimizer is not, or past its end."""
+        scheduler = count.owner()
+        at, end = getattr(scheduler, "last_epoch", None), getattr(scheduler, "T_max", None)
+        if not isinstance(at, int):
+            return
+        if isinstance(end, int) and count.name == "CosineAnnealingLR" and at > end and not count.is_told:
+            count.is_told = True
+            self._row(count, misuse.PAST_END, float(end), update.step)
+        if count.n_updates == ENOUGH and at == count.n_steps == count.n_updates_followed == ENOUGH:
+            before = self._n_made(update) - count.n_updates
+            if before >= AHEAD:
+                self._row(count, misuse.ANEW, before, update.step)
+
+    def _n_made(self, update: Update) -> float:
+        """Updates that the optimizer has counted; 0: it counts none, or on a device."""
+        framework = self.context.framework
+        optimizer = framework.optimizer(update.optimizer)
+        if optimizer is None or not update.parameters:
+            return 0.0
+        made = framework.state_of(optimizer, update.parameters[0]).get("step")
+        if framework.is_tensor(made) and not framework.is_on_host(made):
+            return 0.0  # reading it would wait for the device
+        return float(made) if made is not None else 0.0
 
     def _close(self, count: _Count, update: Update) -> None:
         lr, height = self._learning_rate(update.optimizer)
@@ -83,6 +143,17 @@ class Schedules(Observer[Observed]):
             count.n_updates += 1
             count.n_updates_followed += count.stepped
         count.stepped, count.last_lr = False, lr
+        lines, count.lines = count.lines, set()
+        if count.optimizer is not None and count.n_updates < LINES_LOOKED:
+            count.n_lines = count.n_lines + 1 if len(lines) == 2 and len(update.microbatches) < 2 else 0
+            if count.n_lines == ENOUGH:
+                row = scalar_reading(
+                    misuse.FROM_TWO_LINES, "optimizer", 2.0, update.step, self.context.clock.next_order()
+                )
+                names = tuple(f"{PurePath(file).name}:{line}" for file, line in sorted(lines))
+                self.rows.append(replace(row, module=count.name, names=names))
+        if count.optimizer is not None:
+            self._look_at_place(count, update)
         if count.n_each_time < ENOUGH:
             n = len(update.microbatches)
             is_each = n > 1 and len(count.after) == len(set(count.after)) == n
@@ -97,6 +168,7 @@ class Schedules(Observer[Observed]):
     def after_update(self, update: Update) -> None:
         """Was it skipped, by a loss scaler?"""
         self._step = update.step
+        self._updated.add(id(update.optimizer))
         skipped = update.skipped and update.scaled is not None
         self._last[None] = self._last[id(update.optimizer)] = skipped, self._learning_rate(update.optimizer)[0]
         for count in self._counts.values():

@@ -46,6 +46,7 @@ class _Trained:
     missing: dict[str, int] = field(default_factory=dict)  # of these: updates in a row without one
     last: dict[str, float] = field(default_factory=dict)  # norms at the last update
     gradients: tuple[int, list[int], list[int]] = (0, [], [])  # that the last update used: see `_look_for_twice`
+    n_twice: int = 0  # updates in a row, from the first on, in which two backward passes began at one loss
     n_once: int = 0  # updates in a row that used losses and gradients once
     listening: dict[str, Callable[[], None]] = field(default_factory=dict)  # for calls of modules of those that miss
 
@@ -104,6 +105,10 @@ class Use(Observer[Observed]):
             order = self.context.clock.next_order()
             row = number_row(SITE, USED_TWICE, update.step, order, 2.0, module=kind, call=trained.n_once)
             self.rows.append(replace(row, op=number))
+        trained.n_twice = trained.n_twice + 1 if kind == "loss" else -(1 << 30)
+        if trained.n_twice == FIRST:
+            order = self.context.clock.next_order()
+            self.rows.append(number_row(SITE, USED_TWICE, update.step, order, 2.0, module=ALL, call=FIRST))
         trained.n_once = -(1 << 30) if kind else trained.n_once + 1
 
     def _follow(self, trained: _Trained, norms: dict[str, float], update: Update) -> None:

@@ -1,0 +1,43 @@
+"""A frozen parameter goes on moving.
+
+What it means
+    `requires_grad` was switched off for a parameter that had been trained, and its optimizer moves it all the same: its
+    old gradient is set to zero in each step and not to None, so momentum carries it on and weight decay shrinks it.
+
+How it is decided
+    The parameter asked for a gradient at one of the first four updates, asks for none now, and has a gradient of zeros.
+    Samples of it before and after an update: they differ at two looks in a row, at every fourth update.
+
+What to do
+    `zero_grad(set_to_none=True)`, which is the default, or take the parameter out of the optimizer.
+
+When it is wrong
+    Who lets frozen parameters decay on purpose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypocenter.detect.engine import rule
+from hypocenter.detect.law_rows import FROZEN_MOVES
+from hypocenter.detect.window import Window
+from hypocenter.nouns import Finding, Remedy
+
+
+@rule(
+    "HC262", "config", severity="warning", reads=("optimizer",), asked="rows",
+    not_in={"mindspore": "it is not looked at there yet"},
+)  # fmt: skip
+def check(window: Window) -> Iterator[Finding]:
+    """Fire at the step at which it is seen again."""
+    for row in window.by_phase["optimizer"]:
+        if row.port == FROZEN_MOVES:
+            yield Finding(
+                code="HC262", kind="config", severity="warning", step=row.step, rank=window.rank, phase="optimizer",
+                title=f"{row.site} is frozen, and {row.module} moves it", site=row.site, param=row.site,
+                cause="program-error", confidence="proven",
+                why=("it asks for no gradient, the one that it has is 0, and each update changes it",),
+                then=("momentum and weight decay go on acting on it",),
+                remedy=Remedy(action="no-gradient", text="zero_grad(set_to_none=True), or out of the optimizer"),
+            )  # fmt: skip

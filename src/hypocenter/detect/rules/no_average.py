@@ -1,0 +1,68 @@
+"""An average of the weights is no average of them.
+
+What it means
+    A copy of the model that is to follow it (an EMA for evaluation, a teacher, a target network) goes another way: away
+    from the weights, because a sign is wrong; to the weights of another layer, because parameters were paired in
+    another order; or it begins at weights that have nothing to do with the model, because a checkpoint was loaded into
+    the model alone. Training itself is often not harmed; what is evaluated, or taught by the copy, is.
+
+How it is decided
+    One update makes of an average `average + a * (weight - average)`, with one `a` between 0 and 1 for all its tensors.
+    Samples of up to eight of them are kept after an update of the model and compared before the next: the move must
+    lie on the way from the average to its source, to 3 % (by the angle), or else nothing is said. A warning: at three
+    moves `a` is negative for all; or a tensor that goes another way goes to another parameter of its shape, as far as
+    all others go to theirs; or, at the first move, the average of most tensors is about at right angles to its source
+    (cosine below 0.3), and `a` is below 0.5. A note: one tensor stays as it was at four moves of the others.
+
+What to do
+    `average.lerp_(weight, 1 - decay)`, pair parameters by name, and begin with a copy of the weights.
+
+When it is wrong
+    Where an average of another model is what is wanted. Copies are seen that `copy.deepcopy` makes, that are called, or
+    that are dicts or lists of clones of all parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypocenter.detect.engine import rule
+from hypocenter.detect.law_rows import AWAY, ELSEWHERE, FAR_AWAY, LEFT_BEHIND
+from hypocenter.detect.window import Window
+from hypocenter.nouns import Finding, Reading, Remedy
+
+
+@rule(
+    "HC261", "config", severity="warning", reads=("optimizer",), asked="rows",
+    not_in={"mindspore": "copies of a model are not followed there yet"},
+)  # fmt: skip
+def check(window: Window) -> Iterator[Finding]:
+    """Fire once for each copy."""
+    for row in window.by_phase["optimizer"]:
+        if row.port in (AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY):
+            title, why, remedy = _words(row)
+            yield Finding(
+                code="HC261", kind="config", severity="note" if row.port == LEFT_BEHIND else "warning", step=row.step,
+                rank=window.rank, phase="optimizer", site=row.site, param=row.site, title=title, cause="program-error",
+                confidence="proven" if row.port in (AWAY, ELSEWHERE) else "likely", why=(why,), actual=row.summary.sum,
+                then=("what is evaluated or taught by it is not what was trained",), remedy=remedy,
+            )  # fmt: skip
+
+
+def _words(row: Reading) -> tuple[str, str, Remedy]:
+    name, a, of = row.site, row.summary.sum, f"in a {row.module}" if row.module in ("dict", "list") else row.module
+    if row.port == AWAY:
+        why = f"at each of its first updates it moved {a:.3g} times the way to the weights, on that very line"
+        remedy = Remedy(action="mend-sign", text="add (1 - decay) * (weight - average), or use lerp_")
+        return f"the average {of} moves away from the weights", why, remedy
+    if row.port == ELSEWHERE:
+        why = f"it goes {a:.3g} of the way to {row.op} at an update, as all others go to their own"
+        remedy = Remedy(action="pair-by-name", text="pair the parameters of the two by name")
+        return f"the average {of} has {row.op} in the place of {name}", why, remedy
+    if row.port == LEFT_BEHIND:
+        why = f"others go {a:.3g} of the way to their sources at an update, and this one stays as it was"
+        remedy = Remedy(action="average-all", text="update all parameters of the average")
+        return f"the average {of} leaves out {name}", why, remedy
+    why = f"at its first update it lies at a right angle to them (cosine {a:.2g}), and moves slowly"
+    remedy = Remedy(action="begin-at-the-weights", text="begin with a copy of the weights, or load the average too")
+    return f"the average {of} begins at other weights than the model", why, remedy

@@ -1,0 +1,51 @@
+"""A norm uses statistics that nobody has measured.
+
+What it means
+    A batch norm keeps the mean and the variance of what it has seen, for the mode of evaluation. They are still the 0
+    and 1 that it was made with: in that mode it normalises nothing. Its momentum is 0; or it is trained in the mode of
+    evaluation from the start; or an average of the weights follows the parameters and leaves the buffers as they were.
+
+How it is decided
+    At every eighth step up to the 64th, then at steps that double: mean 0 and variance 1, all of them, at two looks in
+    a row. In the mode of training where it has counted batches; else where it has counted none and its own weight is
+    not what it was made with: it was trained, or is a copy of what was. Of models that the program has called.
+
+What to do
+    Leave the momentum at 0.1; train in the mode of training; copy the buffers into the average, or measure them at its
+    end (`torch.optim.swa_utils.update_bn`).
+
+When it is wrong
+    A model whose norms were folded into other layers, and that is trained on in the mode of evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hypocenter.detect.engine import rule
+from hypocenter.detect.law_rows import UNMEASURED
+from hypocenter.detect.window import Window
+from hypocenter.nouns import Finding, Remedy
+
+
+@rule(
+    "HC263", "config", severity="warning", reads=("optimizer",), asked="rows",
+    not_in={"mindspore": "it is not looked at there yet"},
+)  # fmt: skip
+def check(window: Window) -> Iterator[Finding]:
+    """Fire at the second look."""
+    for row in window.by_phase["optimizer"]:
+        if row.port == UNMEASURED:
+            is_training = row.module == "training"
+            why = (
+                f"it was called in training, and its momentum is {row.summary.sum:g}"
+                if is_training
+                else "it has counted no batch, although its weight has changed"
+            )
+            yield Finding(
+                code="HC263", kind="config", severity="warning", step=row.step, rank=window.rank, phase="forward",
+                title=f"the statistics of {row.site} are those it was made with", site=row.site, cause="program-error",
+                confidence="proven" if is_training else "likely", why=(why, "its mean is 0, its variance 1"),
+                then=("in the mode of evaluation it normalises nothing",),
+                remedy=Remedy(action="measure", text="let it measure in training, and copy buffers into averages"),
+            )  # fmt: skip

@@ -1,0 +1,71 @@
+"""What is frozen stays where it is, although an optimizer holds it. For HC262.
+
+A parameter whose `requires_grad` is switched off gets no gradient any more; but where its old one is set to zero and
+not to None, the optimizer goes on with it: momentum carries it on, and weight decay draws it to zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from hypocenter.detect.law_rows import FROZEN_MOVES
+from hypocenter.session.observer import Context, Observer, Update
+from hypocenter.session.observers.optimizer_rows import number_row
+from hypocenter.session.observers.sampled import Deferred, sample
+
+EVERY = 4  # updates
+TIMES = 2  # looks in a row at which the optimizer has moved it
+PARAMETERS, ELEMENTS = 4, 64
+
+
+class FrozenMoves(Observer):
+    """Writes a row for the first parameter that was trained, is frozen, and goes on moving."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._deferred = Deferred(context.ride)
+        self._trained: set[int] = set()  # ids of those that have asked for a gradient
+        self._before: list[tuple[Tensor, Tensor]] = []
+        self._n_moved = 0
+        self._n_updates = 0
+
+    def before_update(self, update: Update) -> None:
+        """Keep what is frozen and has a gradient of zeros."""
+        if self._deferred.waiting:
+            self._deferred.read()
+        self._before, self._n_updates = [], self._n_updates + 1
+        if self._n_moved >= TIMES or (self._n_updates > EVERY and self._n_updates % EVERY):
+            return
+        if self._n_updates <= EVERY:
+            self._trained.update(id(p) for p in update.parameters if p.requires_grad)
+            return
+        norms, label = update.check.grad_norms, self.context.label
+        frozen = [p for p in update.parameters if not p.requires_grad and p.grad is not None and id(p) in self._trained]
+        for parameter in frozen[:PARAMETERS]:
+            values = sample(parameter.detach(), ELEMENTS) if norms.get(label(parameter), 0.0) == 0.0 else None
+            if values is not None:
+                self._before.append((parameter, values.clone()))
+
+    def after_update(self, update: Update) -> None:
+        """Has it moved?"""
+        before, self._before = self._before, []
+        if not before or update.skipped:
+            return
+        now = [sample(p.detach(), ELEMENTS) for p, _ in before]
+        has_moved = [
+            (values != after).any().float()
+            for (_, values), after in zip(before, now, strict=True)
+            if after is not None and after.shape == values.shape
+        ]
+        name, kind, step = self.context.label(before[0][0]), type(update.optimizer).__name__, update.step
+        if has_moved:
+            self._deferred.add(torch.stack(has_moved), lambda host: self._note(host, name, kind, step))
+
+    def _note(self, moved: Sequence[float], name: str, kind: str, step: int) -> None:
+        self._n_moved = self._n_moved + 1 if moved[0] else 0
+        if self._n_moved == TIMES:
+            order = self.context.clock.next_order()
+            self.rows.append(number_row(name, FROZEN_MOVES, step, order, TIMES, module=kind))

@@ -1,0 +1,75 @@
+"""Gradients that one model's loss leaves in another's parameters, and that are used there, are a note."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import hypocenter
+from tests.session.observers.test_laws import findings
+
+Pair = tuple[nn.Module, torch.optim.Optimizer]
+Turn = Callable[[Pair, Pair], None]
+
+
+def critic_first(maker: Pair, critic: Pair, *, detaches: bool) -> None:
+    fake = maker[0](torch.randn(8, 4))
+    critic[1].zero_grad()
+    critic[0](fake.detach() if detaches else fake).mean().backward(retain_graph=True)
+    critic[1].step()
+
+
+def piles(maker: Pair, critic: Pair) -> None:
+    critic_first(maker, critic, detaches=False)
+    (-critic[0](maker[0](torch.randn(8, 4))).mean()).backward()
+    maker[1].step()
+    maker[1].zero_grad()
+
+
+def zeroes_first(maker: Pair, critic: Pair) -> None:
+    critic_first(maker, critic, detaches=False)
+    maker[1].zero_grad()
+    (-critic[0](maker[0](torch.randn(8, 4))).mean()).backward()
+    maker[1].step()
+
+
+def zeroes_in_place(maker: Pair, critic: Pair) -> None:
+    critic_first(maker, critic, detaches=False)
+    maker[1].zero_grad(set_to_none=False)
+    (-critic[0](maker[0](torch.randn(8, 4))).mean()).backward()
+    maker[1].step()
+
+
+def detaches(maker: Pair, critic: Pair) -> None:
+    critic_first(maker, critic, detaches=True)
+    (-critic[0](maker[0](torch.randn(8, 4))).mean()).backward()
+    maker[1].step()
+    maker[1].zero_grad()
+
+
+def one_loss(maker: Pair, critic: Pair) -> None:
+    for _, optimizer in (maker, critic):
+        optimizer.zero_grad()
+    critic[0](maker[0](torch.randn(8, 4))).square().mean().backward()
+    for _, optimizer in (maker, critic):
+        optimizer.step()
+
+
+@pytest.mark.parametrize(
+    ("turn", "n"), [(piles, 1), (zeroes_first, 0), (zeroes_in_place, 0), (detaches, 0), (one_loss, 0)]
+)
+def test_what_another_loss_has_left_and_is_used(turn: Turn, n: int, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    maker, critic = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4)), nn.Linear(4, 1)
+    both = [(model, torch.optim.Adam(model.parameters(), 1e-3)) for model in (maker, critic)]
+    with contextlib.redirect_stderr(None), hypocenter.watch(out=str(tmp_path)):
+        for _ in range(10):
+            turn(*both)
+
+    said = [each.severity for each in findings(tmp_path) if "another optimizer's loss" in each.title]
+    assert set(said) == {"note" for _ in range(n)}

@@ -1,0 +1,151 @@
+"""A schedule that steps twice, for another optimizer, past its end or anew is named; a usual one is not."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import lr_scheduler
+
+import hypocenter
+from tests.session.observers.test_laws import findings
+
+Program = Callable[[nn.Module], None]
+N_STEPS = 12
+
+
+def adam(model: nn.Module, lr: float = 0.01) -> torch.optim.Optimizer:
+    return torch.optim.Adam(model.parameters(), lr)
+
+
+def falling(optimizer: torch.optim.Optimizer) -> lr_scheduler.LRScheduler:
+    return lr_scheduler.ExponentialLR(optimizer, 0.9)
+
+
+def update(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    optimizer.zero_grad()
+    model(torch.randn(8, 6)).square().mean().backward()
+    optimizer.step()
+
+
+def twice(model: nn.Module) -> None:
+    optimizer = adam(model)
+    schedule = falling(optimizer)
+    for _ in range(N_STEPS):
+        update(model, optimizer)
+        schedule.step()
+        schedule.step()
+
+
+def of_another(model: nn.Module) -> None:
+    schedule, optimizer = falling(adam(model)), adam(model)
+    for _ in range(N_STEPS):
+        update(model, optimizer)
+        schedule.step()
+
+
+def past_its_end(model: nn.Module) -> None:
+    optimizer = adam(model)
+    schedule = lr_scheduler.CosineAnnealingLR(optimizer, N_STEPS // 2)
+    for _ in range(N_STEPS):
+        update(model, optimizer)
+        schedule.step()
+
+
+def anew(model: nn.Module) -> None:
+    first, optimizer = adam(model), adam(model)
+    for _ in range(5):
+        update(model, first)
+    optimizer.load_state_dict(first.state_dict())
+    schedule = falling(optimizer)
+    for _ in range(N_STEPS):
+        update(model, optimizer)
+        schedule.step()
+
+
+@pytest.mark.parametrize(
+    ("program", "said"),
+    [
+        (twice, ("warning", "ExponentialLR steps twice for each update")),
+        (of_another, ("warning", "ExponentialLR sets the learning rate of an optimizer that is not used")),
+        (past_its_end, ("note", "CosineAnnealingLR goes on past its end")),
+        (anew, ("note", "ExponentialLR begins anew, and its optimizer goes on")),
+    ],
+)
+def test_a_schedule_out_of_step_is_told_once(program: Program, said: tuple[str, str], tmp_path: Path) -> None:
+    assert told(program, tmp_path) == [said]
+
+
+def once(model: nn.Module) -> None:
+    optimizer = adam(model)
+    schedule = lr_scheduler.CosineAnnealingLR(optimizer, N_STEPS)
+    for _ in range(N_STEPS):
+        update(model, optimizer)
+        schedule.step()
+
+
+def in_a_loop(model: nn.Module) -> None:
+    optimizer = adam(model)
+    schedule = falling(optimizer)
+    for _ in range(N_STEPS):
+        update(model, optimizer)
+        for _ in range(2):
+            schedule.step()
+
+
+def chained(model: nn.Module) -> None:
+    optimizer = adam(model)
+    warm = lr_scheduler.LinearLR(optimizer, total_iters=3)
+    schedule = lr_scheduler.SequentialLR(optimizer, [warm, falling(optimizer)], [3])
+    for _ in range(N_STEPS):
+        update(model, optimizer)
+        schedule.step()
+
+
+def two_of_one_model(model: nn.Module) -> None:
+    first, second = adam(model), adam(model, 0.001)
+    schedules = falling(first), falling(second)
+    for _ in range(N_STEPS):
+        for optimizer, schedule in zip((first, second), schedules, strict=True):
+            update(model, optimizer)
+            schedule.step()
+
+
+def used_later(model: nn.Module) -> None:
+    first, second = adam(model), adam(model)
+    schedule = falling(second)
+    for step in range(N_STEPS):
+        update(model, first if step < 6 else second)
+        schedule.step()
+
+
+def loaded_with_it(model: nn.Module) -> None:
+    first, optimizer = adam(model), adam(model)
+    before, schedule = falling(first), falling(optimizer)
+    for _ in range(5):
+        update(model, first)
+        before.step()
+    optimizer.load_state_dict(first.state_dict())
+    schedule.load_state_dict(before.state_dict())
+    for _ in range(N_STEPS):
+        update(model, optimizer)
+        schedule.step()
+
+
+@pytest.mark.parametrize("program", [once, in_a_loop, chained, two_of_one_model, used_later, loaded_with_it])
+def test_one_in_step_is_not(program: Program, tmp_path: Path) -> None:
+    assert told(program, tmp_path) == []
+
+
+def told(program: Program, out: Path) -> list[tuple[str, str]]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+    with contextlib.redirect_stderr(None), warnings.catch_warnings(), hypocenter.watch(out=str(out)):
+        warnings.simplefilter("ignore")
+        program(model)
+    return [(each.severity, each.title) for each in findings(out) if each.code == "HC214"]
