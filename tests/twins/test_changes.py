@@ -55,6 +55,13 @@ PLANTED = {
         "accumulation-normalisation",
         "0.weight",
     ),
+    "accumulation: undivided, and clipped": (
+        "summed.py",
+        ("--fault", "undivided", "--clip", "3"),
+        "differs",
+        "accumulation-normalisation",
+        "0.weight",
+    ),
     "accumulation: unequal": ("summed.py", ("--fault", "unequal"), "differs", "split-dependence", "0.weight"),
     "accumulation: the schedule": (
         "summed.py",
@@ -81,6 +88,15 @@ def test_says_whether_it_matters_and_where(case: str, tmp_path: Path) -> None:
         assert found.fix or change in ("attention", "precision")
     else:
         assert found.first is None
+
+
+def test_names_the_operator_that_is_compiled_wrong(tmp_path: Path) -> None:
+    found = twin("eager", tmp_path, "odd.py", "compiled", "backend", steps=1)
+
+    assert found.first is not None
+    assert found.first.op == "tanh"
+    assert found.why[0].startswith("the stage: the backend")
+    assert found.why[1].startswith("the operator: tanh of 0.net.2, whose forward is apart by")
 
 
 NOT_THERE = {

@@ -31,7 +31,7 @@ from hypocenter.detect.replica_rows import BATCH_PREFIX, ROW_PLACES
 from hypocenter.record.reader import RecordedRun, open_run
 from hypocenter.twins.answer import Place, Twin
 from hypocenter.twins.change import Asked, NotApplicableError, change
-from hypocenter.twins.judging import answer, judge
+from hypocenter.twins.judging import answer, gradient_factor, judge
 from hypocenter.twins.options import recording
 
 _PHASES = ("param", "grad", "optimizer")
@@ -66,7 +66,9 @@ def ranks(asked: Asked) -> Twin:
     judged = judge(one, again, many, is_exact=False, wanted=_is_of_step)
     found = answer(judged, (one, again, many), f"on {n} ranks in place of one")
     return (
-        _of_data(found, first, second) or _of_replicas(found, first, second) or _explained(found, judged.comparison, n)
+        _of_data(found, first, second)
+        or _of_replicas(found, first, second)
+        or _explained(found, judged.comparison, gradient_factor(judged.comparison, one, many), n)
     )
 
 
@@ -135,7 +137,7 @@ def _samples(run: RecordedRun) -> Counter[tuple[str, int]]:
     return found
 
 
-def _explained(found: Twin, comparison: Comparison, n: int) -> Twin:
+def _explained(found: Twin, comparison: Comparison, scale: float | None, n: int) -> Twin:
     first = comparison.first
     if found.status == "same" and any(row.distance is None for row in comparison.rows):
         return replace(
@@ -145,7 +147,6 @@ def _explained(found: Twin, comparison: Comparison, n: int) -> Twin:
         )
     if found.status != "differs" or first is None or first.row is None or first.row.distance is None:
         return found
-    scale = first.row.distance.scale
     if first.phase == "grad" and scale is not None and math.isclose(scale, n, rel_tol=_NEAR):
         return replace(
             found,
