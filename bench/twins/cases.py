@@ -131,7 +131,7 @@ CASES = (
     ),
     *_in_trainers("accumulation", "", "", {}),
     *_in_trainers("accumulation", "undivided", "accumulation-normalisation", GRAD),
-    *_in_trainers("accumulation", "unequal", "split-dependence", GRAD),
+    *_in_trainers("accumulation", "unequal", "split-dependence", GRAD | {"step": (0, 1)}),  # where halves differ first
     *(
         _divided("ranks", fault, cause, place, "ranked.py", ("--batch", "4"))
         for fault, cause, place in (
@@ -163,7 +163,7 @@ CASES = (
     ),
     *_in_trainers("workers", "", "", {}),
     *_in_trainers("workers", "copied", "workers-draw-the-same", DRAWN),
-    *_in_trainers("workers", "numbered", "worker-dependent-data", {"phase": "data", "site": "x"}),
+    *_in_trainers("workers", "numbered", "worker-dependent-data", {"phase": "data", "site": ("batch.x", "batch.in[0]")}),
     *(_compiled("", loop, {}) for loop in ("plain", "Transformers", "Lightning")),
     _compiled("pool", "Transformers", {"op": "avg_pool1d"}),
     _compiled("pool", "plain", {"op": "avg_pool1d"}),

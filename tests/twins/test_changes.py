@@ -36,6 +36,7 @@ PLANTED = {
     "workers: counts": ("loaded.py", ("0", "counted"), "differs", "worker-dependent-data", "batch.in[0]"),
     "workers: a stream": ("loaded.py", ("0", "stream"), "cannot-tell", None, ""),
     "workers: a stream that is not split": ("loaded.py", ("0", "whole"), "differs", "stream-not-split", "batch"),
+    "threads=2: divides its work": ("odd.py", ("threaded",), "differs", "thread-dependence", "0"),
     "ranks": ("ranked.py", (), "same", None, ""),
     "ranks: nobody averages": (
         "ranked.py",

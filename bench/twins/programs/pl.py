@@ -14,7 +14,7 @@ import torch
 from lightning.pytorch.strategies import DDPStrategy
 from torch import Tensor
 from torch.nn import functional
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
 torch.manual_seed(0)
 parts.plant()
@@ -45,11 +45,14 @@ trainer = lightning.Trainer(
     accelerator="cpu",
     devices=n_ranks,
     strategy="auto" if n_ranks == 1 else Apart() if "unwrapped" in parts.WORDS else DDPStrategy(),
-    use_distributed_sampler="shared" not in parts.WORDS,
+    use_distributed_sampler=False,  # Lightning's own shuffles
     logger=False,
     enable_checkpointing=False,
     enable_progress_bar=False,
     enable_model_summary=False,
 )
 size = int(sys.argv[sys.argv.index("--batch") + 1]) if "--batch" in sys.argv else 8
-trainer.fit(Model(), DataLoader(parts.Samples(), batch_size=size))
+data, sampler = parts.Samples(), None
+if n_ranks > 1 and "shared" not in parts.WORDS:
+    sampler = DistributedSampler(data, n_ranks, int(os.environ["RANK"]), shuffle=False)
+trainer.fit(Model(), DataLoader(data, batch_size=size, sampler=sampler))

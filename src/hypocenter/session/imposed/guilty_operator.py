@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import operator
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
 import torch
@@ -133,7 +133,7 @@ def _computed(call: Callable[..., Any], inputs: Sequence[Any]) -> list[tuple[str
         with contextlib.ExitStack() as calm:  # as training does: backward is outside of all regions
             for device in {one.device.type for one in ends}:
                 calm.enter_context(torch.autocast(device, enabled=False))
-            grads = torch.autograd.grad(ends, asked, weights, allow_unused=True)
+            grads: tuple[Tensor | None, ...] = torch.autograd.grad(ends, asked, weights, allow_unused=True)
         found += [
             ("backward", torch.zeros_like(one) if grad is None else grad.detach())
             for one, grad in zip(asked, grads, strict=True)
@@ -143,7 +143,7 @@ def _computed(call: Callable[..., Any], inputs: Sequence[Any]) -> list[tuple[str
 
 
 @contextlib.contextmanager
-def _same_modes() -> Iterator[None]:
+def _same_modes() -> Generator[None, None, None]:
     """A graph that is cut may leave gradients switched otherwise than it found them."""
     with torch.set_grad_enabled(torch.is_grad_enabled()):
         yield

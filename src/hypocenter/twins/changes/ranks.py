@@ -21,8 +21,9 @@ When it is wrong
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -78,8 +79,12 @@ def _is_of_step(spot: Spot) -> bool:
 
 def _of_data(found: Twin, one: RecordedRun, many: RecordedRun) -> Twin | None:
     """The answer where the ranks together do not take the samples of the one."""
-    right, theirs = _samples(one), _samples(many)
-    if not right or not theirs or right == theirs:
+    pairs = list(itertools.product(_samples(one), _samples(many)))
+    if not pairs:
+        return None
+    # Under a wrapper an input has another name, so that is the same one which has most samples in common.
+    right, theirs = max(pairs, key=lambda pair: (len(pair[0].keys() & pair[1].keys()), len(pair[0])))
+    if right == theirs:
         return None
     if set(theirs) < set(right) and max(theirs.values()) > max(right.values()):
         return replace(
@@ -128,13 +133,14 @@ def _whole_parameters(run: RecordedRun, rank: int, sizes: Mapping[str, int]) -> 
             yield row.step, row.site, (one.min, one.max, one.sum, one.sumsq)
 
 
-def _samples(run: RecordedRun) -> Counter[tuple[str, int]]:
-    """Digests of the rows of all batches of step 0, over all ranks, by input; how often each is there."""
-    found: Counter[tuple[str, int]] = Counter()
+def _samples(run: RecordedRun) -> list[Counter[int]]:
+    """Of each input of step 0, digests of its rows over all ranks, and how often each is there."""
+    found: defaultdict[str, Counter[int]] = defaultdict(Counter)
     for rank in run.ranks:
         for row in run.readings(steps=[0], site=f"{BATCH_PREFIX}*", phase="data", rank=rank):
-            found.update((row.site, digest // ROW_PLACES) for digest in row.row_digests)
-    return found
+            if row.row_digests:
+                found[row.site].update(digest // ROW_PLACES for digest in row.row_digests)
+    return list(found.values())
 
 
 def _explained(found: Twin, comparison: Comparison, scale: float | None, n: int) -> Twin:
