@@ -86,6 +86,7 @@ def _resumed() -> list[Case]:
 GRAD = {"step": (0,), "phase": "grad", "site": "0.weight"}
 DATA = {"step": (0,), "phase": "data", "site": "batch"}
 APART = {"step": (0,), "phase": "optimizer", "site": "0.weight"}
+COUNTED = {"phase": "data", "site": ("batch.x", "batch.in[0]")}
 DRAWN = {"step": (0,), "phase": "data", "site": "rng"}
 HF, PL, LOOP = ((str(OURS / name),) for name in ("hf.py", "pl.py", "loop.py"))
 IN_FOLDER = (*HF, "{folder}")
@@ -163,7 +164,7 @@ CASES = (
     ),
     *_in_trainers("workers", "", "", {}),
     *_in_trainers("workers", "copied", "workers-draw-the-same", DRAWN),
-    *_in_trainers("workers", "numbered", "worker-dependent-data", {"phase": "data", "site": ("batch.x", "batch.in[0]")}),
+    *_in_trainers("workers", "numbered", "worker-dependent-data", COUNTED),
     *(_compiled("", loop, {}) for loop in ("plain", "Transformers", "Lightning")),
     _compiled("pool", "Transformers", {"op": "avg_pool1d"}),
     _compiled("pool", "plain", {"op": "avg_pool1d"}),

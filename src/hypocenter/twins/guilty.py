@@ -15,7 +15,7 @@ class Guilty:
         operator: its name, such as `avg_pool2d`.
         site: path of the module that calls it, from the compiled one on; empty where that calls it itself.
         part: `forward`, or `backward` where only gradients are apart.
-        error: how far apart, relative to the right value.
+        error: how far apart, relative to the right value; None: what is not finite, or no gradient.
         noise: how far apart it may be.
         n_operators: of the graph.
         source: the line of the program, where torch knows it.
@@ -24,7 +24,7 @@ class Guilty:
     operator: str
     site: str
     part: str
-    error: float
+    error: float | None
     noise: float
     n_operators: int
     source: Source | None = None

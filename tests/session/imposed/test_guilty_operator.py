@@ -89,6 +89,7 @@ def test_names_the_operator(
 
     assert found is not None
     assert (found.operator, found.site, found.part) == (operator, site, part)
+    assert found.error is not None
     assert found.error > found.noise
     assert all(map(torch.equal, before, inputs))
     assert all(one.grad is None for one in inputs)
@@ -101,6 +102,13 @@ def test_names_the_line(traced: tuple[fx.Graph, list[Any]]) -> None:
     assert found.source is not None
     assert found.source.file == __file__
     assert found.source.text == "h *= 2.0"
+
+
+def test_a_gradient_that_does_not_go_through_is_one_that_is_wrong(traced: tuple[fx.Graph, list[Any]]) -> None:
+    found = guilty_operator(*traced, instead("relu", lambda x: x.detach().relu()))
+
+    assert found is not None
+    assert (found.operator, found.part, found.error) == ("relu", "backward", None)
 
 
 def test_what_is_right_is_not_accused(traced: tuple[fx.Graph, list[Any]]) -> None:

@@ -9,6 +9,7 @@ bisection: a graph of n operators is compiled log2(n) times.
 from __future__ import annotations
 
 import contextlib
+import math
 import operator
 import re
 from collections.abc import Callable, Generator, Sequence
@@ -58,7 +59,7 @@ def guilty_operator(graph: fx.Graph, inputs: Sequence[Any], compile: Compile) ->
         operator=_name(node),
         site=_site(node),
         part=part,
-        error=error,
+        error=error if math.isfinite(error) else None,
         noise=noise,
         n_operators=len(nodes),
         source=_source(node),
@@ -96,6 +97,8 @@ def _apart(cut: fx.GraphModule, inputs: Sequence[Any], compile: Compile) -> tupl
     right, again = _computed(cut, inputs), _computed(cut, [_nudged(one) for one in inputs])
     theirs = _computed(compile(fx.GraphModule(cut, cut.graph), [_copied(one) for one in inputs]), inputs)
     rounding = _rounding(cut.graph)
+    if len(theirs) != len(right):  # no gradient goes through it, or only there
+        return "backward", float("inf"), rounding
     for (part, mine), (_, nudged), (_, other) in zip(right, again, theirs, strict=True):
         noise = max(rounding, _NOISE * _distance(mine, nudged))
         error = _distance(mine, other)

@@ -21,6 +21,7 @@ When it is wrong
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import msgspec
@@ -90,12 +91,15 @@ def eager(asked: Asked) -> Twin:
 
 def _with_operator(found: Twin, bisected: Made) -> Twin:
     """The answer with the guilty operator, where one was found."""
-    for line in bisected.noted.get("eager", ()):
+    lines = bisected.noted.get("eager", ())
+    found = replace(found, notes=(*found.notes, *(line for line in lines if line.startswith("not bisected"))))
+    for line in lines:
         word, _, rest = line.partition(" ")
         if word == _GUILTY and found.first is not None:
             guilty = msgspec.json.decode(rest, type=Guilty)
             where = place(guilty.site) if guilty.site else "what is compiled"
-            apart = f"apart by {power(guilty.error)} (noise {power(guilty.noise)})"
+            error = math.inf if guilty.error is None else guilty.error
+            apart = f"apart by {power(error)} (noise {power(guilty.noise)})"
             said = (
                 f"the operator: {guilty.operator} of {where}, whose {guilty.part} is {apart} "
                 f"when the {guilty.n_operators} operators of its graph are compiled up to it"
