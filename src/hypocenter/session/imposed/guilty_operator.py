@@ -136,7 +136,7 @@ def _computed(call: Callable[..., Any], inputs: Sequence[Any]) -> list[tuple[str
         with contextlib.ExitStack() as calm:  # as training does: backward is outside of all regions
             for device in {one.device.type for one in ends}:
                 calm.enter_context(torch.autocast(device, enabled=False))
-            grads: tuple[Tensor | None, ...] = torch.autograd.grad(ends, asked, weights, allow_unused=True)
+            grads: Any = torch.autograd.grad(ends, asked, weights, allow_unused=True)
         found += [
             ("backward", torch.zeros_like(one) if grad is None else grad.detach())
             for one, grad in zip(asked, grads, strict=True)
