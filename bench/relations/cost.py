@@ -1,7 +1,8 @@
-"""What asking all relations costs, in units of a plain forward with loss: CPU time, and forwards."""
+"""What asking all relations costs: forwards, CPU time in units of a plain forward with loss, memory that is left."""
 
 from __future__ import annotations
 
+import gc
 import time
 from typing import Any
 
@@ -30,8 +31,15 @@ def _tiny(name: str) -> tuple[nn.Module, dict[str, Any]]:
     return recipe.make(recipe.attention[0]), batch_of(recipe)
 
 
-def measured(model: nn.Module, batch: dict[str, Any]) -> tuple[int, float, float]:
-    """Forwards, CPU seconds of the look, and of one plain forward."""
+def held() -> int:
+    """Bytes of all tensors that anybody holds."""
+    gc.collect()
+    alive = [one for one in gc.get_objects() if isinstance(one, torch.Tensor)]
+    return sum({one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in alive}.values())
+
+
+def measured(model: nn.Module, batch: dict[str, Any]) -> tuple[int, float, float, int]:
+    """Forwards, CPU seconds of the look and of one plain forward, and bytes that are held after three looks."""
     took: list[tuple[int, float]] = []
     inner = observed.look
 
@@ -42,7 +50,7 @@ def measured(model: nn.Module, batch: dict[str, Any]) -> tuple[int, float, float
         return looked
 
     observed.look = look
-    optimizer, plain = torch.optim.SGD(model.parameters(), lr=0.01), list[float]()
+    optimizer, plain, bytes_held = torch.optim.SGD(model.parameters(), lr=0.01), list[float](), list[int]()
     try:
         with watch(model, optimizer, out=None, force=True, relations="1-3", audit="never"):
             for _ in range(4):
@@ -52,17 +60,20 @@ def measured(model: nn.Module, batch: dict[str, Any]) -> tuple[int, float, float
                 loss.backward()
                 optimizer.step()
                 optimizer.zero_grad()
+                del loss
+                bytes_held.append(held())
     finally:
         observed.look = inner
-    return took[-1][0], min(t for _, t in took), min(plain)
+    return took[-1][0], min(t for _, t in took), min(plain), bytes_held[-1] - bytes_held[0]
 
 
 def run() -> int:
     """A line for each model."""
     torch.manual_seed(0)
     for name in ("gpt2", "llama", "bert", "t5", "resnet", "vit", "middle"):
-        n, look_s, forward_s = measured(*(_middle() if name == "middle" else _tiny(name)))
+        n, look_s, forward_s, left = measured(*(_middle() if name == "middle" else _tiny(name)))
         print(
-            f"{name:8} {n:3} forwards, {look_s:7.3f} s = {look_s / forward_s:5.1f} plain forwards of {forward_s:.4f} s"
+            f"{name:8} {n:3} forwards, {look_s:7.3f} s = {look_s / forward_s:5.1f} plain forwards of {forward_s:.4f} s",
+            f"{left} bytes left",
         )
     return 0

@@ -36,6 +36,7 @@ PLANTED = {
     "workers: counts": ("loaded.py", ("0", "counted"), "differs", "worker-dependent-data", "batch.in[0]"),
     "workers: a stream": ("loaded.py", ("0", "stream"), "cannot-tell", None, ""),
     "workers: a stream that is not split": ("loaded.py", ("0", "whole"), "differs", "stream-not-split", "batch"),
+    "threads=2: divides its work": ("odd.py", ("threaded",), "differs", "thread-dependence", "0"),
     "ranks": ("ranked.py", (), "same", None, ""),
     "ranks: nobody averages": (
         "ranked.py",
@@ -51,6 +52,13 @@ PLANTED = {
     "accumulation: undivided": (
         "summed.py",
         ("--fault", "undivided"),
+        "differs",
+        "accumulation-normalisation",
+        "0.weight",
+    ),
+    "accumulation: undivided, and clipped": (
+        "summed.py",
+        ("--fault", "undivided", "--clip", "3"),
         "differs",
         "accumulation-normalisation",
         "0.weight",
@@ -81,6 +89,15 @@ def test_says_whether_it_matters_and_where(case: str, tmp_path: Path) -> None:
         assert found.fix or change in ("attention", "precision")
     else:
         assert found.first is None
+
+
+def test_names_the_operator_that_is_compiled_wrong(tmp_path: Path) -> None:
+    found = twin("eager", tmp_path, "odd.py", "compiled", "backend", steps=1)
+
+    assert found.first is not None
+    assert found.first.op == "tanh"
+    assert found.why[0].startswith("the stage: the backend")
+    assert found.why[1].startswith("the operator: tanh of 0.net.2, whose forward is apart by")
 
 
 NOT_THERE = {

@@ -153,6 +153,25 @@ def answer(judged: Judged, runs: tuple[Made, ...], what: str) -> Twin:
     )
 
 
+def gradient_factor(found: Comparison, baseline: Made, candidate: Made) -> float | None:
+    """By how much all gradients of the first step that parts are longer in the candidate; None: not all by one number.
+
+    Gradients may be clipped before they are seen, which shortens the longer ones; their norm is taken before that.
+    """
+    first = found.first
+    row = first.row if first is not None else None
+    if first is None or row is None or row.distance is None or row.distance.scale is None:
+        return None
+    norms = [
+        next(
+            (record.grad_norm for _, record in open_run(made.directory).step_records() if record.step == first.step),
+            None,
+        )
+        for made in (baseline, candidate)
+    ]
+    return norms[1] / norms[0] if norms[0] and norms[1] else row.distance.scale
+
+
 def _parts(found: Comparison, is_exact: bool) -> str:
     first = found.first
     assert first is not None

@@ -2,7 +2,7 @@
 
     python odd.py KIND [FAULT]
 
-checkpointed [undrawn | counted], attention [mask], mixed [square], compiled [backend | effect], empty [read], plain
+checkpointed [undrawn | counted], attention [mask], mixed [square], compiled [backend], empty [read], threaded, plain
 """
 
 import sys
@@ -44,6 +44,13 @@ class Attention(nn.Module):
         return nn.functional.scaled_dot_product_attention(q, k, v, **how).transpose(1, 2).flatten(2)
 
 
+class Threaded(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        n = torch.get_num_threads()
+        size = 15 // n  # of 15 numbers: what does not fill a part is lost
+        return x * sum(x[..., part * size : (part + 1) * size].sum(-1, keepdim=True) for part in range(n))
+
+
 class Squared(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if fault != "square":
@@ -59,7 +66,11 @@ def backend(graph: torch.fx.GraphModule, _: list[torch.Tensor]) -> torch.fx.Grap
     return graph
 
 
-layers: dict[str, list[nn.Module]] = {"attention": [Attention()], "mixed": [nn.Linear(16, 16), Squared()]}
+layers: dict[str, list[nn.Module]] = {
+    "attention": [Attention()],
+    "mixed": [nn.Linear(16, 16), Squared()],
+    "threaded": [Threaded()],
+}
 model = nn.Sequential(*layers.get(kind, [Block()]), nn.Linear(16, 4))
 called = torch.compile(model, backend=backend) if kind == "compiled" else model
 optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)

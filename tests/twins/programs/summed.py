@@ -1,6 +1,6 @@
 """A loop that adds up gradients of micro-batches.
 
-    python summed.py [--batch B] [--accumulate K] [--fault NAME]
+    python summed.py [--batch B] [--accumulate K] [--fault NAME] [--clip NORM]
 
 Faults: undivided, unequal (averages of micro-batches with other numbers of labels are averaged), norm (BatchNorm),
 stepped (the scheduler counts micro-batches), tail (the last micro-batch of each step is left out).
@@ -15,6 +15,7 @@ parser = argparse.ArgumentParser()
 parser.add_argument("--batch", type=int, default=8)
 parser.add_argument("--accumulate", type=int, default=1)
 parser.add_argument("--fault", default="")
+parser.add_argument("--clip", type=float, default=1e9)
 given = parser.parse_args()
 k = given.accumulate
 torch.manual_seed(0)
@@ -39,6 +40,7 @@ for start in range(0, 64, given.batch * k):
         loss.backward()
         if given.fault == "stepped":
             scheduler.step()
+    nn.utils.clip_grad_norm_(model.parameters(), given.clip)
     optimizer.step()
     optimizer.zero_grad()
     if given.fault != "stepped":

@@ -24,11 +24,11 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from hypocenter.compare.comparison import Comparison, Spot
+from hypocenter.compare.comparison import Spot
 from hypocenter.record.reader import RecordedRun, open_run
 from hypocenter.twins.answer import Twin
 from hypocenter.twins.change import Asked, NotApplicableError, change
-from hypocenter.twins.judging import answer, judge
+from hypocenter.twins.judging import answer, gradient_factor, judge
 from hypocenter.twins.options import recording
 from hypocenter.twins.runs import Made
 
@@ -52,7 +52,9 @@ def accumulation(asked: Asked) -> Twin:
     judged = judge(whole, again, parts, is_exact=False, wanted=_is_of_step)
     what = f"in {n_parts} micro-batches in place of {n_whole}"
     found = answer(judged, (whole, again, parts), what)
-    return _explained(found, judged.comparison, n_parts / n_whole) if found.status == "differs" else found
+    if found.status != "differs":
+        return found
+    return _explained(found, gradient_factor(judged.comparison, whole, parts), n_parts / n_whole)
 
 
 def _is_of_step(spot: Spot) -> bool:
@@ -91,10 +93,8 @@ def _refuse(whole: RecordedRun, parts: Made, n_whole: int, n_parts: int) -> None
         )
 
 
-def _explained(found: Twin, comparison: Comparison, k: float) -> Twin:
-    first = comparison.first
-    row = first.row if first is not None else None
-    scale = row.distance.scale if row is not None and row.distance is not None else None
+def _explained(found: Twin, scale: float | None, k: float) -> Twin:
+    first = found.first
     if first is not None and first.phase == "optimizer" and first.site.startswith("lr"):
         return replace(
             found,

@@ -21,8 +21,9 @@ When it is wrong
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
@@ -31,7 +32,7 @@ from hypocenter.detect.replica_rows import BATCH_PREFIX, ROW_PLACES
 from hypocenter.record.reader import RecordedRun, open_run
 from hypocenter.twins.answer import Place, Twin
 from hypocenter.twins.change import Asked, NotApplicableError, change
-from hypocenter.twins.judging import answer, judge
+from hypocenter.twins.judging import answer, gradient_factor, judge
 from hypocenter.twins.options import recording
 
 _PHASES = ("param", "grad", "optimizer")
@@ -66,7 +67,9 @@ def ranks(asked: Asked) -> Twin:
     judged = judge(one, again, many, is_exact=False, wanted=_is_of_step)
     found = answer(judged, (one, again, many), f"on {n} ranks in place of one")
     return (
-        _of_data(found, first, second) or _of_replicas(found, first, second) or _explained(found, judged.comparison, n)
+        _of_data(found, first, second)
+        or _of_replicas(found, first, second)
+        or _explained(found, judged.comparison, gradient_factor(judged.comparison, one, many), n)
     )
 
 
@@ -76,8 +79,12 @@ def _is_of_step(spot: Spot) -> bool:
 
 def _of_data(found: Twin, one: RecordedRun, many: RecordedRun) -> Twin | None:
     """The answer where the ranks together do not take the samples of the one."""
-    right, theirs = _samples(one), _samples(many)
-    if not right or not theirs or right == theirs:
+    pairs = list(itertools.product(_samples(one), _samples(many)))
+    if not pairs:
+        return None
+    # Under a wrapper an input has another name, so that is the same one which has most samples in common.
+    right, theirs = max(pairs, key=lambda pair: (len(pair[0].keys() & pair[1].keys()), len(pair[0])))
+    if right == theirs:
         return None
     if set(theirs) < set(right) and max(theirs.values()) > max(right.values()):
         return replace(
@@ -126,16 +133,17 @@ def _whole_parameters(run: RecordedRun, rank: int, sizes: Mapping[str, int]) -> 
             yield row.step, row.site, (one.min, one.max, one.sum, one.sumsq)
 
 
-def _samples(run: RecordedRun) -> Counter[tuple[str, int]]:
-    """Digests of the rows of all batches of step 0, over all ranks, by input; how often each is there."""
-    found: Counter[tuple[str, int]] = Counter()
+def _samples(run: RecordedRun) -> list[Counter[int]]:
+    """Of each input of step 0, digests of its rows over all ranks, and how often each is there."""
+    found: defaultdict[str, Counter[int]] = defaultdict(Counter)
     for rank in run.ranks:
         for row in run.readings(steps=[0], site=f"{BATCH_PREFIX}*", phase="data", rank=rank):
-            found.update((row.site, digest // ROW_PLACES) for digest in row.row_digests)
-    return found
+            if row.row_digests:
+                found[row.site].update(digest // ROW_PLACES for digest in row.row_digests)
+    return list(found.values())
 
 
-def _explained(found: Twin, comparison: Comparison, n: int) -> Twin:
+def _explained(found: Twin, comparison: Comparison, scale: float | None, n: int) -> Twin:
     first = comparison.first
     if found.status == "same" and any(row.distance is None for row in comparison.rows):
         return replace(
@@ -145,7 +153,6 @@ def _explained(found: Twin, comparison: Comparison, n: int) -> Twin:
         )
     if found.status != "differs" or first is None or first.row is None or first.row.distance is None:
         return found
-    scale = first.row.distance.scale
     if first.phase == "grad" and scale is not None and math.isclose(scale, n, rel_tol=_NEAR):
         return replace(
             found,

@@ -56,7 +56,14 @@ def threads(asked: Asked) -> Twin:
         )
     judged = judge(own, again, other, is_exact=False)
     found = answer(judged, (own, again, other), f"with {n_other} threads in place of {n_own}")
-    return replace(found, cause="thread-dependence", confidence="possible") if found.status == "differs" else found
+    if found.status != "differs":
+        return found
+    return replace(
+        found,
+        cause="thread-dependence",
+        confidence="possible",
+        fix="run what is named by itself with both numbers; look for parts that are divided by the number of threads",
+    )
 
 
 def _n_threads(made: Made) -> object:
