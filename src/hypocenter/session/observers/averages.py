@@ -91,7 +91,7 @@ class Averages(Observer):
             low = [pair for pair in copy.pairs.values() if is_low(pair.copy)]
             if low:
                 self._watched.append(self._start(copy.kind, low))
-            copies = {name: (pair.source, weakref.ref(pair.copy)) for name, pair in copy.pairs.items()}
+            copies = {name: (pair.source, Ref(pair.copy)) for name, pair in copy.pairs.items()}
             self._mixtures.start(copy.kind, copies)
         self._n_updates += 1
         if self._n_updates in LOOKED_FOR:

@@ -22,6 +22,7 @@ from hypocenter.session.observer import Context, Update
 from hypocenter.session.observers.grid import wide_dtype
 from hypocenter.session.observers.optimizer_rows import number_row
 from hypocenter.session.observers.sampled import Deferred, sample
+from hypocenter.tap.weakly import Ref
 
 ELEMENTS = 512  # of a tensor
 PAIRS = 8
