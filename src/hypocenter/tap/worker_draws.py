@@ -33,12 +33,25 @@ def alike_in_workers(iterator: Any) -> str:
     if init is not None:
         return "worker_init_fn" if isinstance(init, FunctionType) and _seeds_alike(init) else ""
     for name, held in _holders(iterator._dataset):
-        codes = [getattr(getattr(type(held), each, None), "__code__", None) for each in _DRAWING]
-        used = {each for code in codes if code is not None for each in code.co_names}
+        used = {each for drawing in _DRAWING for each in _names_in(getattr(type(held), drawing, None))}
+        if used & _SEEDING or _OWN_SEEDS & _names_of_all(type(held)):
+            continue  # each sample, or each worker, has a seed of its own
         for attribute, value in getattr(held, "__dict__", {}).items():
             if attribute in used and isinstance(value, _kinds()):
                 return f"{name}.{attribute}"
     return ""
+
+
+def _names_in(function: Any) -> tuple[str, ...]:
+    return getattr(getattr(function, "__code__", None), "co_names", ())
+
+
+def _names_of_all(kind: type) -> set[str]:
+    """Names in all methods of a class."""
+    methods = (
+        value for each in kind.__mro__ if not each.__module__.startswith("torch.") for value in vars(each).values()
+    )
+    return {name for method in methods for name in _names_in(method)}
 
 
 def _holders(dataset: Any) -> Iterator[tuple[str, Any]]:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset, TensorDataset, get_worker_info
 
 import hypocenter
 from hypocenter.tap.worker_draws import alike_in_workers
@@ -210,6 +210,28 @@ class Plain(Noisy):
         return self.data[index] + torch.randn(6)
 
 
+class Seeded(Noisy):
+    """The same noise for a sample, whoever draws it."""
+
+    def __init__(self) -> None:
+        super().__init__(is_own=False)
+        self.generator = torch.Generator()
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.data[index] + torch.randn(6, generator=self.generator.manual_seed(index))
+
+
+class Sharded(Noisy):
+    """Workers have to agree on an order, of which each takes its part."""
+
+    def __getitem__(self, index: int) -> Tensor:
+        return self.data[self.rng.permutation(16)[self.part() + index]] if self.rng is not None else self.data[index]
+
+    def part(self) -> int:
+        info = get_worker_info()
+        return 0 if info is None else info.id
+
+
 def alike(worker: int) -> None:
     np.random.seed(0)
 
@@ -233,6 +255,8 @@ def by_torch(_: int) -> None:
         (Noisy(is_own=False), by_torch, 2, ""),
         (Noisy(is_own=False), None, 2, ""),
         (Plain(is_own=True), None, 2, ""),
+        (Seeded(), None, 2, ""),
+        (Sharded(is_own=True), None, 2, ""),
     ],
 )
 def test_what_all_workers_draw_alike(

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from hypocenter.session.observer import Context
+from hypocenter.tap.gradients import PLAIN_TYPES
 
 _FEWEST = 2  # tensors
 _OURS = 3  # references to what we hold ourselves: of the Held, and while it is counted
@@ -65,7 +66,7 @@ def shadows(context: Context, trained: Sequence[Tensor]) -> Iterator[tuple[str, 
 
 def _is_clone(value: Any, parameter: Tensor) -> bool:
     return (
-        isinstance(value, Tensor)
+        type(value) in PLAIN_TYPES  # a compiler's stand-ins have no memory
         and value is not parameter
         and value.shape == parameter.shape
         and value.is_floating_point()
