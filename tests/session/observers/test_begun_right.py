@@ -80,6 +80,23 @@ def test_what_is_left_of_it_or_a_part_made_anew_is_not(then: Callable[[nn.Module
     assert told(tmp_path, model=begin(then=then)) == []
 
 
+def loaded_in_two_parts() -> nn.Sequential:
+    model = net()
+    model.load_state_dict(net().state_dict())
+    for part in model:
+        part.load_state_dict(type(part)(*ARGUMENTS[type(part)](part)).state_dict())
+    return model
+
+
+ARGUMENTS = {
+    nn.Linear: lambda part: (part.in_features, part.out_features), nn.BatchNorm1d: lambda part: (part.num_features,),
+}  # fmt: skip
+
+
+def test_what_another_load_writes_over_is_not(tmp_path: Path) -> None:
+    assert told(tmp_path, model=loaded_in_two_parts) == []
+
+
 def freeze(model: nn.Sequential, step: int) -> None:
     if step == 6:
         model[0].requires_grad_(False)
@@ -187,6 +204,21 @@ def test_one_order_of_shuffled_data_is_told(kind: str, said: list[str], tmp_path
             optimizer.step()
 
     assert [each.code for each in findings(tmp_path) if each.severity != "note"] == said
+
+
+def test_models_that_are_trained_one_after_another_may_see_one_order(tmp_path: Path) -> None:
+    data = TensorDataset(torch.randn(16, 6))
+    with contextlib.redirect_stderr(None), hypocenter.watch(out=str(tmp_path)):
+        for lr in (0.01, 0.02, 0.03, 0.04):
+            torch.manual_seed(0)
+            model = nn.Linear(6, 1)
+            optimizer = torch.optim.SGD(model.parameters(), lr)
+            for (x,) in DataLoader(data, 4, shuffle=True):
+                optimizer.zero_grad()
+                model(x).square().mean().backward()
+                optimizer.step()
+
+    assert [each.code for each in findings(tmp_path) if each.severity != "note"] == []
 
 
 class Noisy(Dataset[Tensor]):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -19,6 +18,7 @@ from hypocenter.session.observers.sampled import sample
 from hypocenter.tap.gradients import to_host
 from hypocenter.tap.own_frame import RAISED, hear
 from hypocenter.tap.source import source_of, user_frame
+from hypocenter.tap.weakly import Ref
 
 _MOST = 8  # loads that are told of
 _KEPT, _ELEMENTS, _FEWEST = 16, 256, 2  # parameters of a load, elements of each, and parameters that tell
@@ -26,12 +26,11 @@ _UNLIKE = 0.3  # cosine: nothing of what was loaded is left
 _LEAST_PARTS = 2  # of a name: `norm.weight` alone is found in many places
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class _Loaded:
     """What a load has left, of some parameters of more than one dimension."""
 
-    module: weakref.ref[nn.Module]
-    values: Sequence[tuple[weakref.ref[Tensor], Tensor]]
+    values: Sequence[tuple[Ref[Tensor], Tensor]]
     place: Any
 
 
@@ -81,12 +80,15 @@ class Loads(Observer):
             self.rows.append(replace(row, source=source))
 
     def _keep(self, module: nn.Module, place: Any) -> None:
-        self._loaded = [each for each in self._loaded if each.module() not in (None, module)]
+        new = set(map(id, module.parameters()))  # what was loaded before into these is meant to be written over
+        for each in self._loaded:
+            each.values = [(ref, v) for ref, v in each.values if (p := ref()) is not None and id(p) not in new]
+        self._loaded = [each for each in self._loaded if each.values]
         able: list[Tensor] = [p for p in module.parameters() if p.dim() > 1]
         some = able[:: -(-len(able) // _KEPT) or 1]
-        values = [(weakref.ref(p), v.detach().clone()) for p in some if (v := sample(p, _ELEMENTS)) is not None]
+        values = [(Ref(p), v.detach().clone()) for p in some if (v := sample(p, _ELEMENTS)) is not None]
         if len(values) >= _FEWEST and len(self._loaded) < _MOST:
-            self._loaded.append(_Loaded(module=weakref.ref(module), values=values, place=place))
+            self._loaded.append(_Loaded(values=values, place=place))
 
     def _look_for_written_over(self, update: Update) -> None:
         """Of loads whose parameters this update is the first to change."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from hypocenter.capturing import is_capturing
 from hypocenter.detect.law_rows import ALIKE_WORKERS, SAME_DRAWS, SAME_ORDER, SITE
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.optimizer_rows import number_row
+from hypocenter.tap.loader_batches import Handed
 from hypocenter.tap.state import RngState
 
 FIRST = 8  # steps that are all looked at; then each that is a power of two
@@ -25,6 +27,7 @@ class SameDraws(Observer):
         self._first: RngState | None = None
         self._last: RngState | None = None
         self._n_same = 0
+        self._began: dict[int, tuple[weakref.ref[Any], int]] = {}  # by id of an optimizer: itself, repeats before it
         self._is_told = self._is_order_told = self._are_workers_told = False
 
     def before_update(self, update: Update) -> None:
@@ -35,10 +38,14 @@ class SameDraws(Observer):
             self._are_workers_told = True
             order = self.context.clock.next_order()
             self.rows.append(number_row(SITE, ALIKE_WORKERS, step, order, handed.n_workers, module=handed.alike))
-        if not self._is_order_told and handed is not None and handed.n_repeats >= REPEATS:
+        if (
+            not self._is_order_told
+            and handed is not None
+            and (n := self._n_repeats(update.optimizer, handed)) >= REPEATS
+        ):
             self._is_order_told = True
             order = self.context.clock.next_order()
-            self.rows.append(number_row(SITE, SAME_ORDER, step, order, handed.n_repeats + 1.0, module=handed.sampler))
+            self.rows.append(number_row(SITE, SAME_ORDER, step, order, n + 1.0, module=handed.sampler))
         if self._is_told or (step >= FIRST and step & (step - 1)):
             return
         begun = next((e.rng for e in self.context.tape.events if e.module is not None and e.rng is not None), None)
@@ -53,6 +60,13 @@ class SameDraws(Observer):
             self._is_told = True
             order = self.context.clock.next_order()
             self.rows.append(number_row("laws", SAME_DRAWS, step, order, float(self._n_same)))
+
+    def _n_repeats(self, optimizer: Any, handed: Handed) -> int:
+        """Passes that this optimizer was given again: a program that trains one model after another may seed each."""
+        known = self._began.get(id(optimizer))
+        if known is None or known[0]() is not optimizer or known[1] > handed.n_repeats:
+            known = self._began[id(optimizer)] = weakref.ref(optimizer), handed.n_repeats
+        return handed.n_repeats - known[1]
 
 
 def _has_drawn(begun: RngState) -> bool:
