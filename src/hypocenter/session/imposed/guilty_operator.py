@@ -132,7 +132,7 @@ def _computed(call: Callable[..., Any], inputs: Sequence[Any]) -> list[tuple[str
     ends = [one for one in outputs if one.requires_grad and one.is_floating_point()]
     if asked and ends:
         draw = torch.Generator().manual_seed(0)
-        weights = [torch.randn(one.shape, generator=draw).to(one) for one in ends]
+        weights = [torch.randn(one.shape, generator=draw, device="cpu").to(one) for one in ends]
         with contextlib.ExitStack() as calm:  # as training does: backward is outside of all regions
             for device in {one.device.type for one in ends}:
                 calm.enter_context(torch.autocast(device, enabled=False))
