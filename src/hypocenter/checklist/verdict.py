@@ -38,12 +38,8 @@ def conclude(rows: Sequence[Row]) -> tuple[Status, str]:
             return "cannot-tell", "cannot tell: neither side says anything that a checklist knows"
         where = f"{n_heavy} of {counted(len(heavy), 'item')} that matter most"
         return "cannot-tell", f"cannot tell: only {where} can be compared{_more(said)}"
-    alike = (
-        f"all {counted(len(compared), 'item')}"
-        if not minor
-        else f"{len(compared) - minor} of {counted(len(compared), 'item')}"
-    )
-    return "same", f"same in {alike} {counted(len(compared), 'item')} that can be compared{light}{_more(said)}"
+    n, all_of = len(compared), "all" if not minor else f"{len(compared) - minor} of"
+    return "same", f"same in {all_of} {counted(n, 'item')} that can be compared{light}{_more(said)}"
 
 
 def ordered(rows: Sequence[Row], groups: Sequence[str] = ()) -> tuple[Row, ...]:

@@ -170,7 +170,9 @@ def _outside(subject: Subject, n: int) -> str:
     """An index by which code outside of modules picks rows: in another order, or others than all; "": none does."""
     for each in subject.given:
         if id(each) in subject.picking and each.tensor.dim() > 0 and each.tensor.numel():
-            is_all = each.tensor.shape == (n,) and bool((each.tensor == torch.arange(n, device=each.tensor.device)).all())
+            is_all = each.tensor.shape == (n,) and bool(
+                (each.tensor == torch.arange(n, device=each.tensor.device)).all()
+            )
             if n and not is_all and bool((each.tensor >= 0).all()) and bool((each.tensor < n).all()):
                 return each.name
     return ""

@@ -2,20 +2,21 @@
 
 What it means
     A batch norm keeps the mean and the variance of what it has seen, for the mode of evaluation. They are still the 0
-    and 1 that it was made with: in that mode it normalises nothing. Its momentum is 0; or it is trained in the mode of
-    evaluation from the start; or an average of the weights follows the parameters and leaves the buffers as they were.
+    and 1 that it was made with: in that mode it normalises nothing. Its momentum is 0; or an average of the weights
+    follows the parameters and leaves the buffers as they were.
 
 How it is decided
     At every eighth step up to the 64th, then at steps that double: mean 0 and variance 1, all of them, at two looks in
-    a row. In the mode of training where it has counted batches; else where it has counted none and its own weight is
-    not what it was made with: it was trained, or is a copy of what was. Of models that the program has called.
+    a row. In the mode of training where it has counted batches; else where it has counted none and its own weight,
+    which no optimizer holds, is not what it was made with: a copy of what was trained. Of models that the program
+    calls.
 
 What to do
-    Leave the momentum at 0.1; train in the mode of training; copy the buffers into the average, or measure them at its
-    end (`torch.optim.swa_utils.update_bn`).
+    Leave the momentum at 0.1; copy the buffers into the average, or measure them at its end
+    (`torch.optim.swa_utils.update_bn`).
 
 When it is wrong
-    A model whose norms were folded into other layers, and that is trained on in the mode of evaluation.
+    A copy whose norms were folded into other layers.
 """
 
 from __future__ import annotations

@@ -131,6 +131,7 @@ class Mixtures:
         n = self._n_updates
         for watched in self._watched:
             if (n <= DENSE and watched.n_moves <= TIMES + 1) or n & (n - 1) == 0:
+                watched.is_over = all(pair.copy() is None for pair in watched.pairs)  # nobody else holds it
                 watched.kept = [
                     (pair, before.detach().clone(), towards.detach().clone())
                     for pair in watched.pairs

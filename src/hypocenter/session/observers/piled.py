@@ -13,6 +13,7 @@ from typing import Any
 from hypocenter.detect.law_rows import PILED, SITE
 from hypocenter.session.events import Observed, Observer, Update
 from hypocenter.session.observers.optimizer_rows import number_row
+from hypocenter.tap.weakly import Ref
 
 TIMES = 4  # updates in a row
 FEW = 4  # parameters of an optimizer
@@ -23,7 +24,7 @@ LAST = 32  # step: what a program does, it does from the first one on
 class _Left:
     """What an update of another optimizer has left in the parameters of this one."""
 
-    gradients: Sequence[tuple[Any, Any, int]]  # parameter, gradient, version
+    gradients: Sequence[tuple[Ref[Any], Ref[Any], int]]  # parameter, gradient, version
     n_backwards: int  # before it
     other: str
 
@@ -36,7 +37,7 @@ class Piled(Observer[Observed]):
     def __init__(self, context: Observed) -> None:
         super().__init__(context)
         self._n_backwards = 0
-        self._some: dict[int, tuple[Any, Sequence[Any]]] = {}  # by id of an optimizer: itself, some of its parameters
+        self._some: dict[int, Sequence[Ref[Any]]] = {}  # by id of an optimizer: some of its parameters
         self._left: dict[int, _Left] = {}
         self._n_piled: dict[int, int] = {}
 
@@ -51,7 +52,8 @@ class Piled(Observer[Observed]):
         key, framework = id(update.optimizer), self.context.framework
         left = self._left.pop(key, None)
         if left is not None:
-            still = [(g, v) for p, g, v in left.gradients if p.grad is g]
+            held = [(p(), g(), v) for p, g, v in left.gradients]
+            still = [(g, v) for p, g, v in held if p is not None and g is not None and p.grad is g]
             n = self._n_backwards - left.n_backwards
             now = framework.versions([g for g, _ in still])
             # each backward adds once; who sets them to zero writes once more, or puts others there
@@ -64,10 +66,11 @@ class Piled(Observer[Observed]):
                 row = number_row(SITE, PILED, update.step, order, TIMES, module=left.other)
                 self.rows.append(row)
         own = {id(p) for p in update.parameters}
-        for other, (_, some) in self._some.items():
+        for other, refs in self._some.items():
+            some = [p for ref in refs if (p := ref()) is not None]
             with_gradients = [p for p in some if p.grad is not None and id(p) not in own]
-            if other != key and len(with_gradients) == len(some):
+            if other != key and len(with_gradients) == len(refs):
                 versions = framework.versions([p.grad for p in with_gradients])
-                held = [(p, p.grad, v) for p, v in zip(with_gradients, versions, strict=True)]
-                self._left[other] = _Left(held, self._n_backwards, type(update.optimizer).__name__)
-        self._some[key] = update.optimizer, [p for p, _ in update.gradients][:FEW]
+                kept = [(Ref(p), Ref(p.grad), v) for p, v in zip(with_gradients, versions, strict=True)]
+                self._left[other] = _Left(kept, self._n_backwards, type(update.optimizer).__name__)
+        self._some[key] = [Ref(p) for p, _ in update.gradients[:FEW]]

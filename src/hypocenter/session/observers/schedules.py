@@ -18,6 +18,7 @@ from hypocenter.session.events import Observed, Observer, Update
 from hypocenter.tap.source import user_frame
 from hypocenter.tap.weakly import Ref
 
+OWN = ("torch", "mindspore")  # packages whose optimizers make no other step
 LINES_LOOKED = 16  # updates of a schedule in which the lines that advance it are noted
 AHEAD = 4  # updates of an optimizer before a schedule of its own began
 ENOUGH = 4  # updates that were not skipped, to know whether a schedule steps once per update or once per epoch
@@ -94,6 +95,8 @@ class Schedules(Observer[Observed]):
             return
         if id(count.optimizer) in self._updated or count.n_of_another > 2 * ENOUGH:
             return
+        if type(update.optimizer).__module__.partition(".")[0] not in OWN:
+            return  # it may make the others step
         held = {id(p) for group in theirs for p in group["params"]}
         if not any(id(p) in held for group in own for p in group["params"]):
             return

@@ -2,8 +2,8 @@
 
 Batch norms keep the mean and variance of what they have seen, for evaluation. They are made with 0 and 1. Where these
 are still there after some updates, although the norm was called in training (its momentum is 0), or although its own
-weight has changed (it is trained in the mode of evaluation from the start; an average of the weights follows the
-parameters and not the buffers), what it does in evaluation is no normalisation.
+weight has changed (an average of the weights follows the parameters and not the buffers), what it does in evaluation
+is no normalisation.
 """
 
 from __future__ import annotations
@@ -40,7 +40,8 @@ class Unmeasured(Observer):
         is_due = step % EVERY == 0 if step <= DENSE else step & (step - 1) == 0
         if not step or not is_due or len(self._told) == 2:
             return
-        norms = list(self._norms())
+        trained = set(map(id, update.parameters))  # what is trained in the mode of evaluation HC237 tells
+        norms = [(name, norm) for name, norm in self._norms() if norm.training or id(norm.weight) not in trained]
         by_device: dict[torch.device, list[tuple[str, nn.Module, Tensor]]] = {}
         for name, norm in norms[:: -(-len(norms) // NORMS) or 1]:
             if (numbers := _numbers(norm)) is not None:
