@@ -91,6 +91,13 @@ class Config:
     sinks: tuple[str, ...] = ()  # where else numbers and findings go while training: NAME or NAME=WHERE, docs/sinks.md
     plugins: tuple[str, ...] = ()  # Python files with rules, causes, sinks of your own
 
+    @property
+    def looks_at_relations(self) -> bool:
+        """Whether what must not matter is changed in replays: by default where steps may be done again."""
+        if self.relations == "auto":
+            return self.audit != "never" and self.replay
+        return self.relations != "never"
+
 
 def resolve(
     *, flags: Mapping[str, Any] | None = None, code: Mapping[str, Any] | None = None, cwd: Path | None = None

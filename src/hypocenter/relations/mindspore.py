@@ -33,7 +33,7 @@ from hypocenter.tap.source import source_of, user_frame
 
 TOLERANCE = 1e-4  # relative, L2: see hypocenter.relations.subject
 _ROUNDINGS = 4  # of the lowest format in use
-_AT_MOST_BYTES = 256 << 20  # of outputs of one replay
+_AT_MOST_BYTES = 64 << 20  # of what cells are given and give in one replay, of which two or three are held
 _LEAST_PLACES = 4  # of a sequence
 _AGREE = 0.99  # of labels, that are the next token
 _MEETING = ("Attention", "Transformer", "RNN", "GRU", "LSTM", "Graph", "GCN", "GAT", "Message")

@@ -40,9 +40,8 @@ def decide(evidence: Evidence) -> Verdict | None:
     if origin is None or evidence.leaf is not None:
         return None
     size, usual = fact(evidence, "size"), fact(evidence, "usual_size")
-    has_gone_far = is_far(evidence) or (fact(evidence, "farthest") or 0.0) >= far(
-        evidence
-    )  # of the loss, or of the gradient
+    farthest = fact(evidence, "farthest") or 0.0  # of the loss, or of the gradient
+    has_gone_far = is_far(evidence) or farthest >= far(evidence)
     return Verdict(
         cause="exploding-gain",
         confidence="proven" if usual is not None and has_gone_far else "likely",

@@ -32,9 +32,8 @@ def attention(call: Call) -> list[Expected | None]:
         mass, largest = shares @ magnitudes, magnitudes.amax(0)
         wrong = u_score * sizes
         error = (4 * wrong + u_share) * mass
-        error = torch.where(
-            wrong < 0.5, error, largest
-        )  # exp(2 · 0.5) - 1 < 4 · 0.5; beyond it any share may be any other
+        # exp(2 · 0.5) - 1 < 4 · 0.5; beyond it any share may be any other
+        error = torch.where(wrong < 0.5, error, largest)
         inner = magnitudes.sum(0) + sizes * max(1.0, 1.0 / max(abs(whole.scale), 1e-30))
         for kept, values in zip(found, (shares @ block.v, error + lost * largest, mass, inner), strict=True):
             kept[at] = values  # lost: of shares that vanish

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 from hypocenter.config import Config
@@ -15,7 +16,7 @@ from hypocenter.session.mindspore.seams import Context, Part
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
 
 TRIES = 3  # updates at which it is tried, where the batch did not suit
-AUTO = "auto"
+LONGEST_S = 0.5  # a step by default: four replays and more are made of one
 
 
 class Relations(Part):
@@ -24,17 +25,22 @@ class Relations(Part):
     @classmethod
     def is_wanted(cls, config: Config) -> bool:
         """As for torch."""
-        is_on = config.relations != "never"
-        return is_on and (config.relations != AUTO or (config.audit != "never" and config.replay))
+        return config.looks_at_relations
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._replayer = Replayer(context.names, context.paused)
         self._n_left = TRIES
+        self._is_auto = context.config.relations == "auto"
+        self._last_s = 0.0  # when the update before this one came
 
     def before_update(self, update: Update) -> None:
         """The step is complete, and the parameters are still those that it started from."""
+        now, before = time.perf_counter(), self._last_s
+        self._last_s = now
         if not self._n_left or not self.context.audits.is_due(update.step) or update.step == 0:
+            return
+        if self._is_auto and now - before > LONGEST_S:
             return
         if not update.microbatches or update.skipped or not update.check.is_finite or self.context.rank()[1] > 1:
             return
@@ -47,7 +53,7 @@ class Relations(Part):
             return
         except Exception as error:  # the user's own code runs here: anything may come out of it
             self._n_left = 0
-            if self.context.config.relations != AUTO:
+            if not self._is_auto:
                 self.context.warn(f"relations were not looked at: the model raised {type(error).__name__}: {error}")
             return
         if looked.held or looked.broken or looked.losses:

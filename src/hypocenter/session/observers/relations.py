@@ -37,8 +37,7 @@ class Relations(Observer):
     @classmethod
     def is_wanted(cls, config: Config) -> bool:
         """By default where steps may be done again."""
-        is_on = config.relations != "never"
-        return is_on and (config.relations != AUTO or (config.audit != "never" and config.replay))
+        return config.looks_at_relations
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
