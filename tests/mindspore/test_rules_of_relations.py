@@ -124,6 +124,29 @@ def test_similarities_of_samples_accuse_nobody(tmp_path):
     assert "HC241" not in trained(tmp_path / "contrastive", net, loss, given)
 
 
+class Neighbours(nn.Cell):
+    """Nodes that are given what their neighbours hold."""
+
+    def __init__(self, matrix) -> None:
+        super().__init__()
+        self.up, self.matrix = nn.Dense(8, 4), matrix
+
+    def construct(self, x, matrix=None):
+        return ops.matmul(self.matrix if matrix is None else matrix, self.up(x))
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_nodes_of_a_graph_accuse_nobody(tmp_path, is_held):
+    matrix = ops.softmax(normal(12, 12), -1)
+    net = Neighbours(matrix if is_held else None)
+
+    def loss(x, y):
+        return ((net(x) if is_held else net(x, matrix)) - y).square().mean()
+
+    given = lambda step: (normal(12, 8, seed=step), normal(12, 4, seed=step + 100))  # noqa: E731
+    assert "HC241" not in trained(tmp_path / "graph", net, loss, given)
+
+
 @pytest.mark.parametrize("how", ["scores", "softmax", "log_softmax"])
 @pytest.mark.parametrize("loss", [ops.cross_entropy, nn.CrossEntropyLoss(), ops.nll_loss], ids=["ops", "nn", "nll"])
 def test_hc251_what_loss_functions_are_given(tmp_path, loss, how):

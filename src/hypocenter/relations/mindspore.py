@@ -100,6 +100,7 @@ class _Event:
     cell: Any
     around: Any
     values: tuple[Array, ...]
+    shapes: tuple[tuple[int, ...], ...] = ()  # of all tensors that go in
 
 
 def look(replayer: Replayer, call: GradCall, cells: Sequence[tuple[str, Any]]) -> Looked:
@@ -121,7 +122,7 @@ def look(replayer: Replayer, call: GradCall, cells: Sequence[tuple[str, Any]]) -
     names = {id(cell): name for name, cell in cells}
     for relation, ask in (("samples", _samples), ("future", _future)):
         try:
-            trial, otherwise = ask(call, [cell for _, cell in cells])
+            trial, otherwise = ask(call, [cell for _, cell in cells], events)
             found = _first(events, _heard(replayer, call, trial.changed), trial.part, limit)
             if found is None:
                 looked.held.append(relation)
@@ -167,7 +168,8 @@ def _hearing(events: list[_Event]) -> Generator[None, None, None]:
 
     def __call__(cell: Any, *args: Any, **kwargs: Any) -> Any:
         around = stack[-1] if stack else None
-        events.append(_Event(is_end=False, cell=cell, around=around, values=taken((args, kwargs))))
+        shapes = tuple(tuple(t.shape) for t in flat((args, kwargs)))
+        events.append(_Event(is_end=False, cell=cell, around=around, values=taken((args, kwargs)), shapes=shapes))
         stack.append(cell)
         try:
             output = original(cell, *args, **kwargs)
@@ -251,7 +253,7 @@ def _given(call: GradCall) -> list[Any]:
     return [t for t in flat((args, dict(call.kwargs))) if not isinstance(t, ms.Parameter) and t.ndim]
 
 
-def _samples(call: GradCall, cells: Sequence[Any]) -> tuple[Trial, list[Trial]]:
+def _samples(call: GradCall, cells: Sequence[Any], events: Sequence[_Event]) -> tuple[Trial, list[Trial]]:
     """Every second row takes the values of its neighbour."""
     given = _given(call)
     sizes = {t.shape[0] for t in given}
@@ -262,15 +264,26 @@ def _samples(call: GradCall, cells: Sequence[Any]) -> tuple[Trial, list[Trial]]:
     if any("BatchNorm" in type(cell).__name__ and cell.training for cell in cells):
         raise CannotTell("BatchNorm mixes samples by definition")
     is_sequence = any(t.ndim > 2 or (t.ndim == 2 and not is_floating(t)) for t in given)
-    meeting = next((type(c).__name__ for c in cells if any(each in type(c).__name__ for each in _MEETING)), "")
+    meeting = next((type(c).__name__ for c in cells if _lets_meet(c, n)), "")
     if meeting and not is_sequence:
         raise CannotTell(f"in {meeting} samples may be meant to meet")
+    outermost = [shape for each in events if not each.is_end and each.around is None for shape in each.shapes if shape]
+    if any(shape[0] != n or (len(shape) == 2 and shape[1] == n) for shape in outermost):
+        raise CannotTell("the model is given a tensor that may say which samples belong together")
     trial = _by_axis(given, 0, n)
     inputs = [t for t in given if t.ndim > 1]
     seconds = {t.shape[1] for t in inputs}
     if inputs and len(seconds) == 1 and len(inputs) == len(given) and (m := seconds.pop()) > 1:
         return trial, [_by_axis(inputs, 1, m)]
     return trial, []
+
+
+def _lets_meet(cell: Any, n: int) -> bool:
+    """Whether it may be made for that: by its name, or because it holds a matrix over the samples."""
+    held = (value for value in vars(cell).values() if isinstance(value, ms.Tensor) or hasattr(value, "indices"))
+    parameters = (p for p in cell._params.values() if p is not None)
+    is_held = any(tuple(getattr(each, "shape", ())) == (n, n) for each in (*held, *parameters))
+    return is_held or any(each in type(cell).__name__ for each in _MEETING)
 
 
 def _by_axis(given: Sequence[Any], axis: int, n: int) -> Trial:
@@ -294,7 +307,7 @@ def _by_axis(given: Sequence[Any], axis: int, n: int) -> Trial:
     return Trial(code="HC241", relation="samples", changed=changed, part=rows, what=what, whom=whom)
 
 
-def _future(call: GradCall, cells: Sequence[Any]) -> tuple[Trial, list[Trial]]:
+def _future(call: GradCall, cells: Sequence[Any], events: Sequence[_Event]) -> tuple[Trial, list[Trial]]:
     """Tokens behind the middle are replaced, where the labels are the tokens one further."""
     tables = [t for t in _given(call) if t.ndim == 2 and not is_floating(t) and t.shape[1] >= _LEAST_PLACES]
     pairs = [(ids, labels) for ids in tables for labels in tables if _is_next(ids, labels)]

@@ -48,13 +48,11 @@ class Relations(Part):
         try:
             with self.context.audits.spending():
                 looked = look(self._replayer, update.microbatches[-1], self.context.names.cells())
-        except ReplayImpossible:
-            self._n_left = 0
+        except ReplayImpossible as why:
+            self._give_up(str(why))
             return
         except Exception as error:  # the user's own code runs here: anything may come out of it
-            self._n_left = 0
-            if not self._is_auto:
-                self.context.warn(f"relations were not looked at: the model raised {type(error).__name__}: {error}")
+            self._give_up(f"the model raised {type(error).__name__}: {str(error)[:200]}")
             return
         if looked.held or looked.broken or looked.losses:
             self._n_left = 0
@@ -65,6 +63,11 @@ class Relations(Part):
         words = (*(f"{name}{rows.HOLDS}" for name in looked.held),
                  *(f"{name}{rows.NOT_ASKED}{why}" for name, why in looked.not_asked.items()))  # fmt: skip
         self.rows.append(replace(count_row(rows.SITE, rows.LOOKED, step, order(), counts), names=words))
+
+    def _give_up(self, why: str) -> None:
+        self._n_left = 0
+        if not self._is_auto:
+            self.context.warn(f"relations were not looked at: {why}")
 
 
 def _row(shown: Shown, step: int, order: int) -> Reading:
