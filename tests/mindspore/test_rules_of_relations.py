@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import mindspore as ms
 import numpy as np
 import pytest
 from mindspore import Tensor, nn, ops
+
+import hypocenter
 
 sys.path.insert(0, str(Path(__file__).parent))
 from rules_programs import findings, normal  # isort: skip
@@ -162,3 +165,19 @@ def test_hc251_what_loss_functions_are_given(tmp_path, loss, how):
         assert Path(found["HC251"].source.file).name in (Path(__file__).name, "loss.py")
     else:
         assert "HC251" not in found
+
+
+def test_training_is_the_same_to_the_bit(tmp_path):
+    def weights(out):
+        ms.set_seed(1)
+        net = nn.SequentialCell(nn.Dense(8, 16), nn.BatchNorm1d(16), nn.Dense(16, 4)).set_train()
+        optimizer = nn.Adam(net.trainable_params(), 1e-2)
+        gradient = ms.value_and_grad(lambda x, y: ops.cross_entropy(net(x), y), None, optimizer.parameters)
+        watched = contextlib.nullcontext() if out is None else hypocenter.watch(net, out=str(out), relations="every=1")
+        with watched:
+            for step in range(8):
+                _, grads = gradient(normal(16, 8, seed=step), Tensor(np.arange(16, dtype=np.int32) % 4))
+                optimizer(grads)
+        return [p.asnumpy().tobytes() for p in net.get_parameters()]
+
+    assert weights(None) == weights(tmp_path / "run")
