@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import mindspore as ms  # pyright: ignore[reportMissingImports]
 import numpy as np
-from mindspore import nn  # pyright: ignore[reportMissingImports]
+from mindspore import mint, nn  # pyright: ignore[reportMissingImports]
 from numpy.typing import NDArray
 
 from hypocenter.formats import FORMATS
@@ -36,6 +36,7 @@ _ROUNDINGS = 4  # of the lowest format in use
 _AT_MOST_BYTES = 64 << 20  # of what cells are given and give in one replay, of which two or three are held
 _LEAST_PLACES = 4  # of a sequence
 _AGREE = 0.99  # of labels, that are the next token
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, mint.nn.Dropout)
 _MEETING = ("Attention", "Transformer", "RNN", "GRU", "LSTM", "Graph", "GCN", "GAT", "Message")
 
 _CONTRACTS = {"cross_entropy": scores_of.given_to_cross_entropy, "nll_loss": scores_of.given_to_nll_loss}
@@ -154,7 +155,10 @@ def _heard(replayer: Replayer, call: GradCall, changed: dict[int, Array]) -> lis
 
 @contextlib.contextmanager
 def _hearing(events: list[_Event]) -> Generator[None, None, None]:
-    """Within this block calls of cells are noted, with copies of what goes in and comes out."""
+    """Within this block calls of cells are noted, with copies of what goes in and comes out.
+
+    Dropout passes on what it is given: its masks do not repeat on every CPU.
+    """
     original = nn.Cell.__call__
     stack: list[Any] = []
     left = [_AT_MOST_BYTES]
@@ -172,7 +176,7 @@ def _hearing(events: list[_Event]) -> Generator[None, None, None]:
         events.append(_Event(is_end=False, cell=cell, around=around, values=taken((args, kwargs)), shapes=shapes))
         stack.append(cell)
         try:
-            output = original(cell, *args, **kwargs)
+            output = args[0] if isinstance(cell, _DROPOUTS) and args else original(cell, *args, **kwargs)
         finally:
             stack.pop()
         events.append(_Event(is_end=True, cell=cell, around=around, values=taken(output)))
@@ -239,7 +243,8 @@ def _moved(old: _Event, new: _Event, part: Part) -> float | None:
         kept, now = part(a), part(b) if a.shape == b.shape else None
         if kept is None or now is None or not kept.size:
             continue
-        away = np.linalg.norm((now.astype(np.float64) - kept).reshape(-1))
+        with np.errstate(invalid="ignore"):  # a mask of -inf less itself
+            away = np.linalg.norm((now.astype(np.float64) - kept).reshape(-1))
         usual = np.linalg.norm(kept.astype(np.float64).reshape(-1))
         if np.isfinite(away) and away:
             sizes.append(float(away / max(usual, np.finfo(np.float32).tiny)))

@@ -39,7 +39,7 @@ from hypocenter.tap.poison import Poison, find_read
 from hypocenter.tap.tape import Microbatch
 
 ROUGH = 0.05  # relative, of norms: what ran as compiled code and is done again by operators need not be nearer
-LOOKS = 4  # micro-batches, before one that is held against them
+LOOKS, LOOKS_OF_NOISE = 4, 8  # micro-batches, before one that is held against them: if all repeated, and if not
 FLOOR, ROUNDINGS = 4.0, 32.0
 
 
@@ -368,7 +368,7 @@ class Repeats:
             apart: its loss from that of the run, relative.
         """
         self._n_looks += 1
-        if self._n_looks > LOOKS and not apart <= self._allowed:
+        if self._n_looks > (LOOKS_OF_NOISE if self._most else LOOKS) and not apart <= self._allowed:
             return False
         self._most = max(self._most, apart)
         return True

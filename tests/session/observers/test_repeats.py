@@ -15,7 +15,7 @@ import hypocenter
 from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.nouns import Finding
 from hypocenter.record.reader import open_run
-from hypocenter.session.torch_audit import LOOKS, Repeats
+from hypocenter.session.torch_audit import LOOKS, LOOKS_OF_NOISE, Repeats
 
 N_STEPS, AT = 16, 9
 Size = Callable[[int], float]
@@ -62,12 +62,19 @@ def test_one_that_is_always_so_is_not_told(tmp_path: Path, size: float) -> None:
 
 
 def test_the_floor_is_what_was_seen_before() -> None:
+    repeats, usual = Repeats(), (1e-4, 2e-4, 0.0, 1e-4, 7e-4, 9e-4, 4e-3, 7e-4)
+    assert len(usual) == LOOKS_OF_NOISE
+
+    seen = [repeats.is_as_before(apart) for apart in (*usual, 1e-2, 2e-2, 1e-3)]
+
+    assert seen == [True] * (LOOKS_OF_NOISE + 1) + [True, True]
+    assert not repeats.is_as_before(0.1)
+    assert repeats.row(7, 0.1, 0) is not None
+    assert repeats.row(8, 0.1, 0) is None
+    assert [repeats.is_as_before(apart) for apart in (3e-2, 9e-4)] == [False, True]
+
+
+def test_where_all_repeated_few_looks_suffice() -> None:
     repeats = Repeats()
 
-    seen = [repeats.is_as_before(apart) for apart in (1e-4, 2e-4, 0.0, 1e-4, 7e-4, 9e-4, 4e-3, 7e-4)]
-
-    assert LOOKS == 4
-    assert seen == [True] * 6 + [False, True]
-    assert repeats.row(7, 4e-3, 0) is not None
-    assert repeats.row(8, 4e-3, 0) is None
-    assert [repeats.is_as_before(apart) for apart in (1e-3, 9e-4)] == [False, True]
+    assert [repeats.is_as_before(apart) for apart in (*[0.0] * LOOKS, 1e-3)] == [True] * LOOKS + [False]
