@@ -244,6 +244,12 @@ def test_the_same_exception_on_all_ranks_is_a_note():
     assert (finding.severity, finding.title) == ("note", "the program ended by KeyError on all ranks at step 7")
 
 
+def test_an_error_of_the_program_that_speaks_of_a_library_is_no_lost_connection():
+    finding = one(job(*[rank(n, exit="TypeError: the hook required NCCL 2.10+", at=100 + n / 100) for n in ALL]))
+
+    assert finding.title == "the program ended by TypeError on all ranks at step 7"
+
+
 def test_lost_connections_on_all_ranks_accuse_nobody():
     finding = one(job(*others(*ALL)))
 

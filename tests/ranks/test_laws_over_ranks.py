@@ -53,3 +53,12 @@ def test_without_audits_a_gradient_that_is_not_shared_any_more_is_seen(tmp_path:
     ended = launch(JOB, *job, out=tmp_path / "run", config={"audit": "never"})
 
     assert [(f["code"], f["step"], f["param"]) for f in ended.alarms] == [("HC309", AT, "head.weight")]
+
+
+def test_gradients_that_the_program_compresses_are_a_note(tmp_path: Path) -> None:
+    ended = launch(JOB.with_name("low_rank_job.py"), out=tmp_path / "run", config={"audit": "every=1"})
+
+    told = [finding for finding in ended.diagnosis["findings"] if finding["code"] == "HC308"]
+    assert ended.alarms == []
+    assert [finding["severity"] for finding in told] == ["note"], ended.stderr
+    assert "the communication hook powerSGD_hook" in told[0]["why"][-1]

@@ -31,6 +31,10 @@ _OF_A_PEER = re.compile(
     r"|process ?group|Dist(Backend|Network|Store)Error|socket|TCPStore|remote (process|worker|rank)|watchdog",
     re.IGNORECASE,
 )
+_NEVER_OF_A_PEER = (  # an error of the program, whatever its words
+    "AssertionError", "AttributeError", "FileNotFoundError", "ImportError", "IndexError", "KeyError",
+    "ModuleNotFoundError", "NameError", "NotImplementedError", "TypeError", "ValueError", "ZeroDivisionError",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +95,8 @@ def _ending(job: Job, rank: int, clock: Callable[[Whereabouts], float]) -> Endin
 
 def _how(job: Job, w: Whereabouts) -> How:
     if w.has_raised and w.exit is not None:
-        return "lost peer" if _OF_A_PEER.search(f"{w.exit.type}: {w.exit.text}") else "raised"
+        is_own = w.exit.type in _NEVER_OF_A_PEER or not _OF_A_PEER.search(f"{w.exit.type}: {w.exit.text}")
+        return "raised" if is_own else "lost peer"
     if w.has_ended:
         return "torn" if w.phase in _IN_A_STEP or (w.call is not None and w.call.state == "failed") else "left"
     lives = job.liveness.get(w.rank, "unknown")

@@ -31,6 +31,7 @@ from hypocenter.session.observers.ways import Ways
 from hypocenter.session.unwritten import unwritten_row
 from hypocenter.session.without_hooks import without_hooks
 from hypocenter.summary.reducers.torch_float64 import in_float64
+from hypocenter.tap.before_reduction.ddp import hooks_of
 from hypocenter.tap.flow import Flow, paths
 from hypocenter.tap.free_memory import why_no_room
 from hypocenter.tap.gradients import local, norms, to_host
@@ -284,9 +285,11 @@ class Audit(audit.Audit[Context]):
         held = [(p, port, values) for p, port, values in pairs if values is not None]
         numbers = _to_host([torch.cat([_sketch(values), _print(p)]) for p, _, values in held])
         order = self.context.clock.next_order
+        hooks = hooks_of(self.context.names.roots())
         self.rows += [
             Reading(
                 step=update.step, microbatch=0, phase="grad", site=self.context.label(p), port=port, order=order(),
+                op=hooks.get(id(p), ""),
                 dtype=str(p.dtype).removeprefix("torch."), shape=tuple(p.shape),
                 summary=Summary(n=p.numel(), sum=found[-1], sketch=tuple(found[:-1])),
             )

@@ -19,6 +19,7 @@ What to do
 
 When it is wrong
     A job that from some step on weighs one rank otherwise on purpose: by tokens whose number differs only from then on.
+    Where the program gave DDP a communication hook it is a note: PowerSGD and others of its kind leave a part out.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from numpy.typing import NDArray
 from hypocenter.detect.group_engine import group_rule
 from hypocenter.detect.law_rows import MADE, SKETCH, USED
 from hypocenter.detect.panel import Panel
-from hypocenter.nouns import Finding
+from hypocenter.nouns import Finding, replace
 
 CODE = "HC308"
 STAYS, LEFT_OUT_FOR = 2, 4  # audited steps
@@ -54,6 +55,7 @@ class _Parameter:
     made: dict[int, _Vector] = field(default_factory=dict)
     used: dict[int, _Vector] = field(default_factory=dict)
     prints: dict[int, float] = field(default_factory=dict)
+    hook: str = ""  # function of the program that reduces it in DDP's place
 
 
 @dataclass(slots=True)
@@ -88,11 +90,21 @@ def check(panel: Panel) -> Iterator[Finding]:
     looked = {name: each for name, each in parameters.items() if name in habits.replicas and each.used}
     for each in looked.values():  # on some ranks it took no part in this step
         each.made.update({rank: np.zeros(SKETCH) for rank in ranks if rank not in each.made})
+    hooks = sorted({each.hook for each in parameters.values()} - {""})
     if looked and len(ranks) <= N_RANKS_AT_MOST:
-        yield from _sums(panel.step, habits, looked, ranks)
-    yield from _own(panel.step, habits, parameters)
+        yield from _noted(_sums(panel.step, habits, looked, ranks), hooks)
+    yield from _noted(_own(panel.step, habits, parameters), hooks)
     habits.last = {(name, rank): used for name, each in parameters.items() for rank, used in each.used.items()}
     habits.last_step = panel.step
+
+
+def _noted(findings: Iterator[Finding], hooks: Sequence[str]) -> Iterator[Finding]:
+    """As notes where the program reduces by functions of its own, which may change gradients on purpose."""
+    for finding in findings:
+        if hooks:
+            why = f"DDP reduces by the communication hook {', '.join(hooks)}, which may do it on purpose"
+            finding = replace(finding, severity="note", why=(*finding.why, why))
+        yield finding
 
 
 def _sums(step: int, habits: _Habits, looked: Mapping[str, _Parameter], ranks: Sequence[int]) -> Iterator[Finding]:
@@ -200,9 +212,10 @@ def _before(n: int) -> list[str]:
 def _parameters(panel: Panel) -> dict[str, _Parameter]:
     found: dict[str, _Parameter] = {}
     for port in (MADE, USED):
-        columns = panel.where(port=port).select(["rank", "site", "sum", "sketch"]).to_pydict()
-        for rank, site, printed, sketch in zip(*columns.values(), strict=True):
+        columns = panel.where(port=port).select(["rank", "site", "sum", "sketch", "op"]).to_pydict()
+        for rank, site, printed, sketch, hook in zip(*columns.values(), strict=True):
             each = found.setdefault(site, _Parameter())
+            each.hook = hook or each.hook
             if sketch is not None and len(sketch) == SKETCH:
                 (each.made if port == MADE else each.used)[rank] = np.asarray(sketch, dtype=np.float64)
                 if port == MADE:

@@ -26,7 +26,7 @@ _UNLIKE = 0.3  # cosine: nothing of what was loaded is left
 _LEAST_PARTS = 2  # of a name: `norm.weight` alone is found in many places
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True, eq=False)
 class _Loaded:
     """What a load has left, of some parameters of more than one dimension."""
 

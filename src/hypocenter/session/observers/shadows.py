@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from hypocenter.session.observer import Context
@@ -68,6 +69,7 @@ def _is_clone(value: Any, parameter: Tensor) -> bool:
     return (
         type(value) in PLAIN_TYPES  # a compiler's stand-ins have no memory
         and value is not parameter
+        and value.layout is torch.strided  # a sparse one has no memory of its own
         and value.shape == parameter.shape
         and value.is_floating_point()
         and not value.requires_grad

@@ -57,6 +57,7 @@ class _Outside:
 
     step: int
     values: Any  # a sample
+    gradient: Any  # a sample; None where it cannot be read
 
 
 class Use(Observer[Observed]):
@@ -195,7 +196,7 @@ class Use(Observer[Observed]):
                 continue
             beside = NOTHING if is_empty else name if name in self._names else STRANGER if strangers[form] > 0 else ""
             strangers[form] -= 1
-            step = None if is_part and not beside else self._since(parameter, update.step)
+            step = None if is_part and not beside else self._since(parameter, update)
             if step is not None:
                 beside = beside or siblings.get(name.rpartition(".")[0], "")
                 order, n_steps = self.context.clock.next_order(), update.step - step
@@ -212,15 +213,24 @@ class Use(Observer[Observed]):
         masters = {tuple(p.shape) for p in others if id(p) in having}
         return Counter(_form(p) for p in others if id(p) not in having), masters
 
-    def _since(self, parameter: Any, step: int) -> int | None:
-        """The step at which it was first seen outside, once it is seen there again and has not moved."""
+    def _since(self, parameter: Any, update: Update) -> int | None:
+        """The step at which it was first seen outside, once it is seen there with another gradient and has not moved.
+
+        One gradient seen twice is left over from an optimizer that is gone, as of a client of federated averaging.
+        """
         framework = self.context.framework
-        values = framework.sample(parameter, ELEMENTS)
+        values, gradient = framework.sample(parameter, ELEMENTS), framework.gradient(update, parameter)
         before = self._outside.get(id(parameter))
         if values is None or (before is None and id(parameter) in self._outside):
             return None
-        self._outside[id(parameter)] = _Outside(step, framework.copied(values)) if before is None else None
-        return before.step if before is not None and bool((before.values == values).all()) else None
+        if before is None:
+            kept = None if gradient is None else framework.copied(gradient)
+            self._outside[id(parameter)] = _Outside(update.step, framework.copied(values), kept)
+            return None
+        if before.gradient is not None and gradient is not None and bool((before.gradient == gradient).all()):
+            return None
+        self._outside[id(parameter)] = None
+        return before.step if bool((before.values == values).all()) else None
 
 
 def _form(parameter: Any) -> tuple[Any, ...]:

@@ -137,6 +137,16 @@ def is_plain_mean(module: DistributedDataParallel) -> bool:
     return not (is_uneven or has_hook or getattr(module, "_delay_all_reduce_params", ()))
 
 
+def hooks_of(roots: Iterable[nn.Module]) -> dict[int, str]:
+    """Id of a parameter -> name of the function that the program registered to reduce it in DDP's place."""
+    found: dict[int, str] = {}
+    for module in (each for root in roots for each in root.modules() if isinstance(each, DistributedDataParallel)):
+        for hook, _ in cast("Sequence[tuple[Any, Any]]", getattr(module, "_comm_hooks", ())):
+            name = getattr(hook, "__qualname__", type(hook).__qualname__)
+            found.update((id(parameter), name) for parameter in reduced_by(module))
+    return found
+
+
 def _compiled_autograd() -> bool:
     """Whether backward is traced: dynamo is not imported to find out."""
     module = sys.modules.get("torch._dynamo.compiled_autograd")
