@@ -47,7 +47,18 @@ def test_a_jump_is_told_from_one_to_where_the_run_began(to, is_within):
 
     assert jump.value == to
     assert jump.began == pytest.approx(2.5, rel=0.3)
-    assert jump.is_within is is_within
+    assert (jump.within > 0.0) is is_within
+
+
+@pytest.mark.parametrize(("to", "is_within"), [(60.0, True), (200.0, False)])
+def test_a_jump_is_told_from_one_that_came_before(to, is_within):
+    values = around(1.0, 0.05, 5000)
+    values[100], values[4900] = 50.0, to
+    series = Series()
+
+    first, second = [found for value in values if (found := series.add(value)) is not None]
+
+    assert (first.within, second.within) == (0.0, 50.0 if is_within else 0.0)
 
 
 def test_a_value_far_above_a_trend_is_a_jump():

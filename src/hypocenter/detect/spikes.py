@@ -41,6 +41,7 @@ class Jump:
     usual: float  # median of the values before it, as a magnitude
     limit: float  # above it a value is a jump
     began: float = 0.0  # median of the first values of the run, as a magnitude; 0.0: not known
+    before: float = 0.0  # the largest that ever rose above what was usual, as a magnitude
     few: float = 1.0  # times as many octaves are asked for: little was known yet
 
     @property
@@ -49,15 +50,23 @@ class Jump:
         return math.log2(abs(self.value) / self.usual)
 
     @property
-    def is_within(self) -> bool:
-        """Whether the run began with values as large: those of a model that knew nothing, and that it learned from."""
-        return abs(self.value) <= self.began
+    def within(self) -> float:
+        """As large a value that the run has survived before, as a magnitude; 0.0: there is none.
+
+        The run began with one, those of a model that knew nothing, or it jumped as high before: a heavy tail comes to
+        a new record again and again, half of them by less than half an octave.
+        """
+        if abs(self.value) <= self.began:
+            return self.began
+        return self.before if abs(self.value) <= self.before * 2.0 ** (OCTAVES / 2) else 0.0
 
 
 class Series:
     """One number per step."""
 
-    __slots__ = ("_began", "_high", "_largest", "_n", "_past", "_quiet", "_second", "_tops", "_until")
+    __slots__ = (
+        "_began", "_high", "_largest", "_n", "_past", "_peak", "_peak_before", "_quiet", "_second", "_tops", "_until",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self._past: deque[float] = deque(maxlen=WINDOW)  # log2 of magnitudes
@@ -65,7 +74,7 @@ class Series:
         self._high: float | None = None  # values are above the usual: where the last jump among them came to, or -inf
         self._tops = deque[float](maxlen=WINDOW)  # of excursions, octaves above their threshold
         self._n = 0.0  # excursions, a faded count
-        self._began = 0.0
+        self._began = self._peak = self._peak_before = 0.0  # magnitudes; tops of this excursion, and of those before
         self._quiet, self._until = -math.inf, 0  # below it nothing is looked at, in so many more values
 
     def add(self, value: float | None) -> Jump | None:
@@ -109,9 +118,13 @@ class Series:
             self._second, self._high = max(self._second, min(self._largest, above)), -math.inf
             self._tops.append(excess)
             self._n += 1.0
-        self._tops[-1] = max(self._tops[-1], excess)
+            self._peak_before, self._peak = max(self._peak_before, self._peak), 0.0
+        self._tops[-1], self._peak = max(self._tops[-1], excess), max(self._peak, abs(value))
         if above > limit and above > 2.0 * (self._high - usual):
-            jump = Jump(value=value, usual=2.0**usual, limit=2.0 ** (usual + limit), began=self._began, few=few)
+            jump = Jump(
+                value=value, usual=2.0**usual, limit=2.0 ** (usual + limit), began=self._began,
+                before=self._peak_before, few=few,
+            )  # fmt: skip
             self._high = height
         self._largest = max(self._largest, above)
         return jump

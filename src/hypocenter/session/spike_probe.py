@@ -100,7 +100,7 @@ class SpikeProbe:
             if (jump := self._series[check.key, of].add(value)) is not None:
                 found.append((of, jump))
         rise = self._rises[check.key].add(gradients.grad_norms) if self._is_on else None
-        found.sort(key=lambda each: each[1].is_within)  # first what no model began with
+        found.sort(key=lambda each: each[1].within > 0.0)  # first what the run has not survived before
         return found or ([rise] if rise is not None else [])
 
     def _into(
@@ -114,7 +114,7 @@ class SpikeProbe:
         of, jump = jumps[0]
         known = base(case)
         more = {"farthest": 2.0 ** max(each.octaves for _, each in jumps)}
-        more |= {"within": jump.began} if jump.is_within else {}
+        more |= {"within": jump.within} if jump.within else {}
         more |= {"few": jump.few} if jump.few > 1.0 else {}
         known = replace(known, facts={**known.facts, **rise(self._rates[key]), **more})
         spike = Spike(base=known, of=of, jump=jump, scale=case.loss_scale or 1.0, microbatches=case.microbatches)

@@ -8,9 +8,10 @@ How it is decided
     The step is done again without the named rows of the batch, and with them alone; where that shows nothing, because
     the loss compares rows with each other, with them and half of the others. They are at most an eighth of the batch.
     A jump of less than 8 times the usual (of more where fewer than 32 steps were before it) stays a note: in a healthy
-    run a hard sample makes one now and then. So does one of loss and gradient up to what the run began with: a model
-    that has learned its task to a loss of 0.01 has harder samples still, and it learned from losses and gradients as
-    large when it knew nothing.
+    run a hard sample makes one now and then. So does one of loss and gradient up to what the run has survived before:
+    a model that has learned its task to a loss of 0.01 has harder samples still, and it learned from losses and
+    gradients as large when it knew nothing; and where gradients have a heavy tail, as in reinforcement learning, new
+    records by less than half an octave keep coming.
 
 What to do
     Look at the samples in the data set: repair or leave them out. Clipping the gradient bounds what they can do.
@@ -43,7 +44,7 @@ def decide(evidence: Evidence) -> Verdict | None:
     if (how := grown(evidence)) and evidence.leaf is not None:
         held = (f"{why.leaf_name(evidence)} holds values {how}", *sizes(evidence))
     within = fact(evidence, "within")
-    began = () if within is None else (f"it is no more than what the run began with ({short(within)})",)
+    began = () if within is None else (f"the run has had values as large before ({short(within)})",)
     return Verdict(
         cause="bad-sample",
         confidence="proven" if within is None and is_far(evidence) else "likely",
