@@ -268,7 +268,7 @@ def test_a_rank_with_nothing_in_it_is_named(tmp_path: Path) -> None:
 
     run = open_run(tmp_path)
 
-    assert run.problems == ["rank 1 recorded nothing that can be read"]
+    assert run.problems == ["rank 1 recorded no step"]
     assert run.table(1).num_rows == 0
 
 

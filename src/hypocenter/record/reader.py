@@ -408,7 +408,8 @@ def _rank_problems(rank: int, known: Sequence[Knowledge], numbers: Mapping[str, 
     writers = sorted({writer for facts in known for writer in facts.writers})
     problems: list[str] = []
     if not sum(facts.n_rows for facts in known):
-        problems.append(f"rank {rank} recorded nothing that can be read")
+        is_lost = writers or any(facts.problems for facts in known)
+        problems.append(f"rank {rank} recorded {'nothing that can be read' if is_lost else 'no step'}")
     if len({numbers.get(writer, writer) for writer in writers}) < len(writers) or (len(writers) > 1 and not numbers):
         problems.append(
             f"rank {rank} was written by {len(writers)} processes, its steps may overlap: {', '.join(writers)}"
