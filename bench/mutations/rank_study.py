@@ -35,6 +35,8 @@ def draw(n: int, seed: int) -> Iterator[Mutant]:
         fits = sorted(RANK_MUTATIONS[error][1]) if error in RANK_MUTATIONS else list(RANK_PROGRAMS)
         if error in NEEDS_MICRO:
             fits = [program for program in fits if program in N_MICRO]
+        if error == "frozen":
+            fits.remove("ddp")  # which refuses: a parameter has no gradient
         program = rng.choice(fits)
         names = ["bias" if name == "down.bias" and program == "tensor_parallel" else name for name in parameters]
         if program == "tensor_parallel" and error in REPLICATED_ONLY:

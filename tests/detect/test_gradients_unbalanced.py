@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hypocenter.detect.group_rules.gradients_unbalanced import _how, _Parameter, _weights
+from hypocenter.detect.group_rules.gradients_unbalanced import _Habits, _how, _judged, _Parameter, _weights
 from hypocenter.detect.law_rows import SKETCH
 
 
@@ -70,3 +70,24 @@ def test_how_it_is_off_is_said(used, share, words) -> None:
 
     assert words in how
     assert share is None or factor == pytest.approx(share)
+
+
+def test_ranks_with_parallel_gradients_are_still_summed() -> None:
+    habits, found = _Habits(replicas=frozenset(parameters([0.5, 0.5], 6, 0))), []
+    for step in range(6):
+        known = parameters([0.5, 0.5], 6, step)
+        for each in known.values():  # first one rank gives most of the sum, then the other, and in the same direction
+            each.made[0] = 10 * each.made[1] if step > 3 else 1e-4 * each.made[0]
+            each.used = dict.fromkeys(each.made, 0.5 * (each.made[0] + each.made[1]))
+        found += _judged(step, habits, known, range(2))
+
+    assert found == []
+
+
+def test_a_sum_that_comes_twice_is_still_told() -> None:
+    habits, found = _Habits(replicas=frozenset(parameters([0.5, 0.5], 6, 0))), []
+    for step in range(5):
+        known = parameters([0.5, 0.5] if step < 4 else [1.0, 1.0], 6, step)
+        found += _judged(step, habits, known, range(2))
+
+    assert [each.step for each in found] == [4]

@@ -328,13 +328,13 @@ def _entries(pairs: Sequence[tuple[Tensor | None, Tensor | None]], least: float)
             continue
         made = made.reshape(-1)
         given = torch.zeros_like(made) if used is None else in_float64(used).reshape(-1)
-        numbers.append(torch.stack([torch.dot(given, given), torch.dot(made, made), torch.dot(given, made)]))
+        numbers += torch.dot(given, given), torch.dot(made, made), torch.dot(given, made)
         tolerance = tolerance_of("" if used is None else str(used.dtype).removeprefix("torch."))
         where.append((index, max(tolerance, least)))
-    found = _to_host(numbers)
+    found = iter(_to_host(numbers))
     return {
         index: Entry(used=used, made=made, dot=dot, tolerance=tolerance)
-        for (index, tolerance), (used, made, dot) in zip(where, found, strict=True)
+        for (index, tolerance), used, made, dot in zip(where, found, found, found, strict=True)
     }
 
 
@@ -344,9 +344,9 @@ def _copied(values: Tensor) -> Tensor:
     return found.clone() if found is values else found
 
 
-def _to_host(numbers: Sequence[Tensor]) -> list[list[float]]:
-    """Vectors of equal length in float64: one transfer for each device."""
-    found: dict[int, list[float]] = {}
+def _to_host(numbers: Sequence[Tensor]) -> list[Any]:
+    """Numbers, or vectors of equal length, in float64: one transfer for each device."""
+    found: dict[int, Any] = {}
     for device in {each.device for each in numbers}:
         here = [i for i, each in enumerate(numbers) if each.device == device]
         found.update(zip(here, torch.stack([numbers[i] for i in here]).tolist(), strict=True))

@@ -65,6 +65,7 @@ class _Habits:
     n_looked: int = 0
     replicas: frozenset[str] = frozenset()  # began with the same values on all ranks
     n_sums: int = 0  # steps in a row in which most of what was used was the sum of all ranks
+    are_sums: bool = False  # it was so at STAYS of them
     n_equal: int = 0  # of these, in a row, in which all ranks had the same weight
     n_left_out: dict[int, int] = field(default_factory=dict)  # by rank: steps in a row without any weight
     n_balanced: dict[str, int] = field(default_factory=dict)  # by parameter: steps in a row
@@ -87,15 +88,23 @@ def check(panel: Panel) -> Iterator[Finding]:
     if not habits.n_looked:
         habits.replicas = frozenset(name for name, each in parameters.items() if _is_replica(each, ranks))
     habits.n_looked += 1
+    hooks = sorted({each.hook for each in parameters.values()} - {""})
+    yield from _noted(_judged(panel.step, habits, parameters, ranks), hooks)
+    habits.last = {(name, rank): used for name, each in parameters.items() for rank, used in each.used.items()}
+    habits.last_step = panel.step
+
+
+def _judged(
+    step: int, habits: _Habits, parameters: Mapping[str, _Parameter], ranks: Sequence[int]
+) -> Iterator[Finding]:
+    """By both laws. Where replicas are sums they are not each rank's own, though one rank may give most of a sum."""
     looked = {name: each for name, each in parameters.items() if name in habits.replicas and each.used}
     for each in looked.values():  # on some ranks it took no part in this step
         each.made.update({rank: np.zeros(SKETCH) for rank in ranks if rank not in each.made})
-    hooks = sorted({each.hook for each in parameters.values()} - {""})
     if looked and len(ranks) <= N_RANKS_AT_MOST:
-        yield from _noted(_sums(panel.step, habits, looked, ranks), hooks)
-    yield from _noted(_own(panel.step, habits, parameters), hooks)
-    habits.last = {(name, rank): used for name, each in parameters.items() for rank, used in each.used.items()}
-    habits.last_step = panel.step
+        yield from _sums(step, habits, looked, ranks)
+    habits.are_sums = habits.are_sums or habits.n_sums >= STAYS
+    yield from _own(step, habits, {n: p for n, p in parameters.items() if not habits.are_sums or n not in looked})
 
 
 def _noted(findings: Iterator[Finding], hooks: Sequence[str]) -> Iterator[Finding]:

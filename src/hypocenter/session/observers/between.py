@@ -12,6 +12,7 @@ is none between FOLLOWED pairs after it, and only once for each tensor.
 
 from __future__ import annotations
 
+import functools
 import math
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -263,5 +264,10 @@ class Between(Observer[Observed]):
 
 def _slack(framework: Framework, tensor: Any) -> float:
     """Who moves a weight and puts it back by arithmetic leaves a rounding."""
-    form = FORMATS.get(framework.name_of(tensor.dtype))
+    return _slack_of(framework.name_of(tensor.dtype))
+
+
+@functools.cache
+def _slack_of(dtype: str) -> float:
+    form = FORMATS.get(dtype)
     return 0.0 if form is None else form.eps * (ROUNDINGS if form.fraction_bits >= 23 else FEW_ROUNDINGS)

@@ -44,7 +44,7 @@ from hypocenter.session.learning_rate import number_of
 from hypocenter.session.observer import Context, Observer
 from hypocenter.session.observers.grid import name_of
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
-from hypocenter.session.observers.sampled import copies, sample
+from hypocenter.session.observers.sampled import by_kind, copies, sample
 from hypocenter.tap.source import source_of
 
 ELEMENTS = 1 << 14  # in all, at one step
@@ -306,12 +306,8 @@ def _are_alike(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
 def _on_host(values: Sequence[Tensor | float]) -> list[Array]:
     """In float64; one transfer for each format on each device."""
     found = [np.full(1, each) if isinstance(each, float) else np.empty(0) for each in values]
-    kinds = {(each.device, each.dtype) for each in values if isinstance(each, Tensor)}
-    for kind in kinds:
-        where = [i for i, each in enumerate(values) if isinstance(each, Tensor) and (each.device, each.dtype) == kind]
-        parts = [cast("Tensor", values[i]).detach() for i in where]
-        host = torch.cat(parts).cpu().double().numpy()
-        end = 0
+    for where, parts in by_kind(values).values():
+        host, end = torch.cat(parts).detach().cpu().double().numpy(), 0
         for i, part in zip(where, parts, strict=True):
             start, end = end, end + part.numel()
             found[i] = host[start:end]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import torch
 from torch import Tensor
 
@@ -19,6 +21,7 @@ def is_low(value: object) -> bool:
     return isinstance(value, Tensor) and value.dtype in GRIDS
 
 
+@functools.cache
 def name_of(dtype: torch.dtype) -> str:
     """bfloat16, without "torch."."""
     return str(dtype).removeprefix("torch.")

@@ -22,10 +22,17 @@ def sample(tensor: Tensor, size: int = SAMPLE, start: int = 0) -> Tensor | None:
     None for what has no values on this rank, and for large tensors whose elements do not lie in order.
     """
     values = local(tensor)
-    if values is None or (not values.is_contiguous() and values.numel() > COPIED_AT_MOST):
+    if values is None:
         return None
-    stride = -(-values.numel() // size)
-    return values.reshape(-1)[start % stride if stride else 0 :: stride or 1]
+    n = values.numel()
+    if not values.is_contiguous():
+        if n > COPIED_AT_MOST:
+            return None
+        values = values.reshape(-1)
+    stride = -(-n // size)
+    first = start % stride
+    # one operation where reshape and a slice are two: an audited step takes some hundred samples
+    return values.as_strided((-(-(n - first) // stride),), (stride,), values.storage_offset() + first)
 
 
 class Deferred:
@@ -75,7 +82,7 @@ class Deferred:
 def copies(values: Sequence[Tensor | float]) -> list[Tensor | float]:
     """Copies of samples, all of one format on one device in one operation; what is a number stays one."""
     found = list(values)
-    for where, samples in _by_kind(values).values():
+    for where, samples in by_kind(values).values():
         for index, copied in zip(where, torch.cat(samples).split([each.numel() for each in samples]), strict=True):
             found[index] = copied
     return found
@@ -89,7 +96,7 @@ def n_changed(trios: Sequence[tuple[Tensor | float, Tensor | float | None, float
     return [(n, round(count)) for (n, _), count in zip(looked, to_host([each for _, each in looked]), strict=True)]
 
 
-def _by_kind(values: Sequence[Any]) -> dict[tuple[Any, Any], tuple[list[int], list[Tensor]]]:
+def by_kind(values: Sequence[Any]) -> dict[tuple[Any, Any], tuple[list[int], list[Tensor]]]:
     """Samples of one device and format: their places, and they themselves."""
     found: dict[tuple[Any, Any], tuple[list[int], list[Tensor]]] = {}
     for index, value in enumerate(values):
@@ -104,8 +111,8 @@ def _all_equal(before: Sequence[Tensor | float], now: Sequence[Tensor | float | 
     numbers = [pair for pair in zip(before, now, strict=True) if not all(isinstance(each, Tensor) for each in pair)]
     if any(isinstance(a, Tensor) or isinstance(b, Tensor) or a != b for a, b in numbers):
         return False
-    after, differ = _by_kind(now), list[Tensor]()
-    for kind, (where, samples) in _by_kind(before).items():
+    after, differ = by_kind(now), list[Tensor]()
+    for kind, (where, samples) in by_kind(before).items():
         if kind not in after or after[kind][0] != where:
             return False
         if [each.numel() for each in after[kind][1]] != [each.numel() for each in samples]:
