@@ -136,7 +136,7 @@ def _no_scaler(wanted: Selection) -> ConfigError:
         "no loss scaler stepped here",
         where=f"--step {wanted.step}" if wanted.step is not None else "the recording",
         why="the diary is of steps that a GradScaler or a framework's loss scaler made",
-        fix="leave --step and --rank out" if wanted != Selection() else "see all sites: hypocenter show RUN",
+        fix="leave --step and --rank out" if wanted != Selection() else "leave --diary out to see what was recorded",
     )
 
 
