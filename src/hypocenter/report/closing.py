@@ -78,7 +78,7 @@ def overhead(records: Sequence[StepRecord]) -> str:
         return ""
     first, later = healthy[:_N_FIRST], healthy[_N_FIRST:]
     first_s = sum(record.tap_ms for record in first) / 1e3
-    is_apart = len(later) > _N_FIRST and first_s >= _NOTABLE_S and _mean(first, "tap_ms") > 2 * _mean(later, "tap_ms")
+    is_apart = bool(later) and first_s >= _NOTABLE_S and _mean(first, "tap_ms") > 2 * _mean(later, "tap_ms")
     step_ms, tap_ms = (_mean(later if is_apart else healthy, name) for name in ("step_ms", "tap_ms"))
     share = f" ({100 * tap_ms / step_ms:.1f} %)" if step_ms - tap_ms > LONG_MS else ""
     begun = f", after {first_s:.1f} s in the first two" if is_apart else ""
