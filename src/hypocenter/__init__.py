@@ -48,5 +48,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """All names, also those that are not loaded yet."""
-    return sorted({*globals(), *__all__})
+    """The public names, also those that are not loaded yet; not the rooms of the package."""
+    return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

@@ -7,6 +7,8 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
+import yaml
+
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 FENCE = re.compile(
@@ -88,9 +90,29 @@ def command_lines(text: str) -> list[str]:
 def hypocenter_commands(page: Path) -> list[str]:
     """Each command line of ours on a page: in its blocks, and in its text between backquotes."""
     text = page.read_text(encoding="utf-8")
-    lines = [line for block in blocks(page) if block.language in SHELL for line in command_lines(block.text)]
+    lines = [ours for block in blocks(page) for line in shell_lines(block) if (ours := our_part(line))]
     lines += re.findall(r"(?<!`)`(hypocenter [^`\n]+)`", FENCE.sub("", text))
     return [line for line in lines if line.split()[0] == "hypocenter" and can_be_split(line)]
+
+
+def shell_lines(block: Block) -> list[str]:
+    """The commands of a block: of a shell's, and of what a pod starts in YAML (`command: [sh, -c, "..."]`)."""
+    if block.language in SHELL:
+        return command_lines(block.text)
+    if block.language not in ("yaml", "yml"):
+        return []
+    left, found = list(yaml.safe_load_all(block.text)), []
+    while left:
+        node = left.pop()
+        left += node.values() if isinstance(node, dict) else node if isinstance(node, list) else []
+        found += [node] if isinstance(node, str) and " " in node else []
+    return found
+
+
+def our_part(line: str) -> str | None:
+    """What `srun`, `torchrun -m`, `kubectl exec ... --` or an assignment before it starts of ours; none if nothing."""
+    found = re.search(r"(?:^|\s)(hypocenter [a-z].*)", line.partition(" #")[0])
+    return found[1] if found and not re.search(r"\b(?:pip|git) ", line[: found.start(1)]) else None
 
 
 def can_be_split(line: str) -> bool:

@@ -11,9 +11,12 @@ from blocks import DOCS, Block, blocks
 from runner import run_page
 
 HERE = Path(__file__).parent
+DUMP = DOCS.parent / "tests/importing/samples/ptdbg_ascend/v3.0_dot_all/ptdbg_dump_v3.0"
 SHORT = "--for diff --schedule 0-1 --param-schedule 0-2 --calibrate 0"
 # What makes it, in a folder which has the programs: a block of start.md, and what lies in given/.
 RECIPES = {
+    "dump": f"cp -r {DUMP} dump",
+    "gpu_run": f"hypocenter import {DUMP} -o gpu_run",
     "runs/mine": "hypocenter run --out runs/mine --level modules train.py",
     "gpu.csv": "python curves.py",
     "gpu-again.csv": "python curves.py",

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import shlex
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import click
 import given
 import pytest
-from blocks import DOCS, Block, blocks, hypocenter_commands, pages
+from blocks import DOCS, Block, blocks, can_be_split, hypocenter_commands, our_part, pages, shell_lines
 from blocks import given as given_to
 from runner import Broken, check_syntax, run_page
 
@@ -66,51 +67,65 @@ def command_of(words: list[str]) -> tuple[click.Command, list[str]]:
     return command, words
 
 
-def options_of(command: click.Command) -> dict[str, click.Option | None]:
-    options = [p for p in command.params if isinstance(p, click.Option)]
-    return {name: option for option in options for name in (*option.opts, *option.secondary_opts)} | {"--help": None}
-
-
 def wrong_in(line: str) -> str | None:
-    """What is wrong with a command line, as far as its options and their choices tell; none if nothing."""
-    command, words = command_of(shlex.split(line, comments=True)[1:])
-    known, left = options_of(command), iter(words)
-    for word in left:
-        if word == "--" or (command.name in ("run", "determinism") and is_a_program(word)):
-            return None
-        if not re.match(r"--?[a-z]", word):
-            continue
-        name, _, value = word.partition("=")
-        if name not in known:
-            return f"{command.name} has no {name}"
-        option = known[name]
-        if option and not option.is_flag and (value or option._flag_needs_value is False):
-            value = value or next(left, "")
-            if is_a_program(value):  # the option stood alone
-                return None
-            try:
-                if not isinstance(option.type, click.Path) and not value.isupper():
-                    option.type.convert(value, option, click.Context(command))
-            except click.BadParameter as wrong:
-                return f"{name} {value}: {wrong.message}"
+    """What our own parser says against a command line; none if nothing. Files and runs need not be there."""
+    words = shlex.split(line, comments=True)
+    ends = [i for i, word in enumerate(words) if re.fullmatch(r"[|<>&;]+.*|2>.*", word)]
+    command, words = command_of(words[1 : ends[0] if ends else None])
+    if not words:
+        return None
+    try:
+        command.make_context(command.name, words)
+    except click.exceptions.Exit:  # --help
+        return None
+    except click.BadParameter as wrong:
+        is_elsewhere = isinstance(getattr(wrong.param, "type", None), click.Path) or PLACEHOLDER.search(wrong.message)
+        if isinstance(wrong, click.MissingParameter):  # in a sentence a command stands with an option alone
+            return None if all(word.startswith("-") for word in words) else f"{command.name}: no {wrong.param}"
+        return None if is_elsewhere else f"{command.name}: {wrong.message}"
+    except click.UsageError as wrong:
+        return f"{command.name}: {wrong.message}"
     return None
 
 
-def is_a_program(word: str) -> bool:
-    return word.endswith((".py", ".sh")) or word in (
-        "torchrun",
-        "accelerate",
-        "deepspeed",
-        "srun",
-        "mpirun",
-        "-m",
-        "bash",
-    )
+PLACEHOLDER = re.compile(r"'(?:[A-Z]|[A-Z][A-Z:,-]+|…)'")  # `--step N` of prose
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
 def test_our_commands_exist_with_their_options(page: Path) -> None:
     assert [(line, wrong) for line in hypocenter_commands(page) if (wrong := wrong_in(line))] == []
+
+
+def others_command(words: list[str]) -> Callable[[list[str]], object] | None:
+    """The parser of a launcher, as its own package has it; none for what is no launcher of Python's."""
+    if words[0] == "torchrun":
+        from torch.distributed.run import get_args_parser
+
+        return get_args_parser().parse_args
+    if words[:2] == ["accelerate", "launch"]:
+        from accelerate.commands.launch import launch_command_parser
+
+        return lambda given: launch_command_parser().parse_args(given[1:])
+    if words[0] == "deepspeed":
+        from deepspeed.launcher.runner import parse_args
+
+        return parse_args
+    return None
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_command_lines_of_launchers_are_theirs(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = []
+    for line in [line for block in blocks(page) for line in shell_lines(block)]:
+        at = re.search(r"(?:^|\s)(torchrun|accelerate launch|deepspeed) ", line)
+        words = shlex.split(line[at.start() :], comments=True) if at and can_be_split(line[at.start() :]) else []
+        if words and (parse := others_command(words)):
+            try:
+                parse(words[1:])
+            except SystemExit:
+                wrong.append((line, capsys.readouterr().err))
+
+    assert wrong == []
 
 
 def block(language: str, text: str, title: str = "") -> Block:
@@ -154,11 +169,28 @@ def test_blocks_of_a_page_work_on_each_others_files_and_names(tmp_path: Path) ->
     [
         "hypocenter diff a b --nois c",
         "hypocenter check a --fail-on luck",
-        "hypocenter twin resume --steps many -- train.py",
+        "hypocenter twin resume --stop-at many -- train.py",
+        "hypocenter run --levle ops train.py",
+        "hypocenter diff .",
     ],
 )
 def test_a_wrong_option_is_seen(line: str) -> None:
     assert wrong_in(line)
+
+
+@pytest.mark.parametrize(
+    ("language", "text"),
+    [
+        ("bash", "srun --ntasks-per-node=1 hypocenter run --levle ops train.py\n"),
+        ("bash", "kubectl exec pod-0 -- hypocenter check /runs/a --fail-on luck\n"),
+        ("bash", "torchrun --nproc-per-node 8 -m hypocenter doctor --com\n"),
+        ("yaml", 'command: [sh, -c, "hypocenter run --outt /runs/a torchrun train.py"]\n'),
+    ],
+)
+def test_a_wrong_option_behind_something_else_is_seen(language: str, text: str) -> None:
+    found = [our_part(line) for line in shell_lines(block(language, text))]
+
+    assert [line for line in found if line and wrong_in(line)]
 
 
 def test_there_are_pages_to_run() -> None:

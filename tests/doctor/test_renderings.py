@@ -130,6 +130,7 @@ def test_schema_itself_is_valid() -> None:
 def test_page_shows_what_is_said_of_the_guide_s_machine(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "doctor.md").read_text(encoding="utf-8")
 
-    shown = page.partition("<!-- written by tests/doctor/guide_machine.py -->\n```text\n")[2].partition("```\n")[0]
+    begin = '<!-- written by tests/doctor/guide_machine.py -->\n```text title="example"\n'
+    shown = page.partition(begin)[2].partition("```\n")[0]
 
     assert shown == guide_machine.screen(tmp_path)

@@ -40,3 +40,9 @@ def test_a_share_is_told_of_steps_that_take_long(step_ms: float, tap_ms: float, 
     assert (
         overhead([*records, StepRecord(step=3, step_ms=900.0, tap_ms=800.0, finding="x")][: 4 if text else 3]) == text
     )
+
+
+def test_what_the_first_steps_cost_once_is_told_apart() -> None:
+    records = [StepRecord(step=i, step_ms=10.0, tap_ms=700.0 if i < 2 else 0.5) for i in range(20)]
+
+    assert overhead(records) == "overhead 0.50 ms per step, after 1.4 s in the first two"

@@ -16,6 +16,8 @@ from hypocenter.report.rank_grid import RankGrid
 from hypocenter.report.screen import Screen
 
 _VARIABLES = "environment"  # of what was imposed: NAME=VALUE ..., one word each
+_NOTABLE_S = 0.05
+_N_FIRST = 2  # steps that load code and look at the model for the first time
 LONG_MS = 20.0  # of a program's own: a share of shorter steps would alarm, as most of a toy's is what goes on beside it
 _LABEL = 11  # columns of the names before the sparklines
 BARS, BROKEN = "▁▂▃▄▅▆▇█", "✕"
@@ -68,15 +70,23 @@ def bytes_written(run_dir: Path) -> int:
 def overhead(records: Sequence[StepRecord]) -> str:
     """`overhead 1.3 ms per step (0.8 %)`, empty when no step was timed; a share only of steps that take long.
 
-    Steps that were replayed are left out if others exist.
+    Steps that were replayed are left out if others exist, and the first two are told apart if they cost more.
     """
     timed = [record for record in records if record.step_ms > 0]
     healthy = [record for record in timed if not record.finding] or timed
     if not healthy:
         return ""
-    step_ms, tap_ms = (sum(getattr(r, name) for r in healthy) / len(healthy) for name in ("step_ms", "tap_ms"))
+    first, later = healthy[:_N_FIRST], healthy[_N_FIRST:]
+    first_s = sum(record.tap_ms for record in first) / 1e3
+    is_apart = bool(later) and first_s >= _NOTABLE_S and _mean(first, "tap_ms") > 2 * _mean(later, "tap_ms")
+    step_ms, tap_ms = (_mean(later if is_apart else healthy, name) for name in ("step_ms", "tap_ms"))
     share = f" ({100 * tap_ms / step_ms:.1f} %)" if step_ms - tap_ms > LONG_MS else ""
-    return f"overhead {tap_ms:.{2 if tap_ms < 1 else 1}f} ms per step{share}"
+    begun = f", after {first_s:.1f} s in the first two" if is_apart else ""
+    return f"overhead {tap_ms:.{2 if tap_ms < 1 else 1}f} ms per step{share}{begun}"
+
+
+def _mean(records: Sequence[StepRecord], name: str) -> float:
+    return sum(getattr(record, name) for record in records) / len(records)
 
 
 def cost(run_dir: Path, records: Sequence[StepRecord]) -> str:
@@ -86,7 +96,7 @@ def cost(run_dir: Path, records: Sequence[StepRecord]) -> str:
         text += f", {told}"
     examined = [record for record in records if record.finding and record.tap_ms > 0]
     seconds = sum(record.tap_ms for record in examined) / 1e3
-    if len(examined) < len(records) and seconds >= 0.05:
+    if len(examined) < len(records) and seconds >= _NOTABLE_S:
         text += f", and {seconds:.1f} s for {wording.count(len(examined), 'step')} that failed"
     return text
 

@@ -8,9 +8,23 @@ from rich.cells import cell_len
 
 from hypocenter.report import wording
 
+_SHORTEST = 24  # columns of a name that still tells it from others
 
-def aligned(rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset()) -> Iterator[str]:
-    """One line per row, columns two spaces apart; column numbers in `right` are flushed right."""
+
+def aligned(
+    rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset(), room: int | None = None, name: int = 0
+) -> Iterator[str]:
+    """One line per row, columns two spaces apart; column numbers in `right` are flushed right.
+
+    Args:
+        room: columns of the terminal; None where there is none and nothing is cut.
+        name: the column whose cells are cut in their middle when a line does not fit.
+    """
+    widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
+    over = sum(widths) + 2 * (len(widths) - 1) - (room or 0)
+    if room is not None and over > 0:
+        most = max(widths[name] - over, _SHORTEST)
+        rows = [[*row[:name], wording.shortened(row[name], most), *row[name + 1 :]] for row in rows]
     widths = [max(map(cell_len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = [

@@ -18,10 +18,14 @@ WIDEST = 120  # columns; longer lines are hard to read
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Screen:
-    """Width in columns, and whether escape sequences may be written."""
+    """Width in columns, and whether escape sequences may be written.
+
+    `room` is all that a terminal has, for tables; None where there is no terminal, and nothing is cut.
+    """
 
     width: int = PLAIN_WIDTH
     colour: bool = False
+    room: int | None = None
 
 
 def screen_of(stream: TextIO, environ: Mapping[str, str] | None = None) -> Screen:
@@ -31,7 +35,7 @@ def screen_of(stream: TextIO, environ: Mapping[str, str] | None = None) -> Scree
         return Screen()
     width = shutil.get_terminal_size((PLAIN_WIDTH, 24)).columns
     colour = not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
-    return Screen(width=min(max(width, NARROWEST), WIDEST), colour=colour)
+    return Screen(width=min(max(width, NARROWEST), WIDEST), colour=colour, room=width)
 
 
 _before_writes: list[Callable[[], None]] = []

@@ -65,7 +65,9 @@ def matching_sites(names: Collection[str], pattern: str) -> list[str]:
             f"no site matches {pattern!r}",
             where="--site",
             why=f"{len(names)} sites were recorded here",
-            fix=nearest(pattern, list(names)).replace("hypocenter list", "hypocenter show RUN"),
+            fix=nearest(pattern, list(names)).replace(
+                "see them all with `hypocenter list`", "leave --site out to see them all"
+            ),
         )
     return found
 

@@ -85,8 +85,8 @@ def _line(row: dict[str, Any]) -> SiteLine:
     )
 
 
-def in_words(lines: Sequence[SiteLine]) -> Iterator[str]:
-    """A heading and one line per site; those of replays below a line that says so."""
+def in_words(lines: Sequence[SiteLine], room: int | None = None) -> Iterator[str]:
+    """A heading and one line per site; those of replays below a line that says so. `room` as columns.aligned has it."""
     rows = [("phase", "site", "port", "dtype", "steps", "|max|", "headroom", "values that stand out")]
     for line in lines:
         name = wording.clean(line.site) or "(model)"
@@ -98,7 +98,7 @@ def in_words(lines: Sequence[SiteLine]) -> Iterator[str]:
             line.dtype,
         )
         rows.append((*what, f"{line.n_steps:,}", line.magnitude, bits, ", ".join(line.chips)))
-    heading, *texts = aligned(rows, right=frozenset({4, 5, 6}))
+    heading, *texts = aligned(rows, right=frozenset({4, 5, 6}), room=room, name=1)
     yield heading
     for i, (line, text) in enumerate(zip(lines, texts, strict=True)):
         if line.replay and not (i and lines[i - 1].replay):

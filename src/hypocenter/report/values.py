@@ -16,8 +16,8 @@ from hypocenter.report import wording
 from hypocenter.report.columns import aligned
 
 
-def in_words(table: pa.Table) -> Iterator[str]:
-    """A heading and one line per reading."""
+def in_words(table: pa.Table, room: int | None = None) -> Iterator[str]:
+    """A heading and one line per reading. `room` as columns.aligned has it."""
     rows: list[tuple[str, ...]] = [
         (
             "step",
@@ -36,7 +36,7 @@ def in_words(table: pa.Table) -> Iterator[str]:
     ]
     for rank, reading in zip(table["rank"].to_pylist(), readings_from(table.select(READINGS.names)), strict=True):
         rows.append(_row(rank, reading))
-    yield from aligned(rows, right=frozenset({0, 1, 2, 7, 8, 9, 10}))
+    yield from aligned(rows, right=frozenset({0, 1, 2, 7, 8, 9, 10}), room=room, name=3)
 
 
 def _row(rank: int, reading: Reading) -> tuple[str, ...]:

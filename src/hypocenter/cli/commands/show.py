@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from hypocenter.report import diary, frames, rank_table, sites, values, wording
 from hypocenter.report.columns import cut_rows
 from hypocenter.report.frames import microbatch_to_show
 from hypocenter.report.rank_states import rank_states
-from hypocenter.report.screen import write
+from hypocenter.report.screen import screen_of, write
 from hypocenter.report.selected import first_values, logical, selected
 from hypocenter.report.selection import Selection
 from hypocenter.report.whereabouts_table import whereabouts_table
@@ -119,7 +120,14 @@ def _diary(recording: RecordedRun, asked: _Asked) -> None:
 def _values(recording: RecordedRun, asked: _Asked) -> None:
     chosen = first_values(recording, asked.wanted, asked.most)
     require_rows(chosen.n_rows, recording)
-    _emit("values", chosen.table, values.in_words, asked, chosen.n_rows, chosen.n_left_out)
+    _emit(
+        "values",
+        chosen.table,
+        partial(values.in_words, room=screen_of(sys.stdout).room),
+        asked,
+        chosen.n_rows,
+        chosen.n_left_out,
+    )
     _next_after_values(asked.run, asked.wanted, chosen.table)
 
 
@@ -127,7 +135,7 @@ def _sites(recording: RecordedRun, asked: _Asked) -> None:
     chosen = logical(recording, asked.wanted)
     require_rows(chosen.n_rows, recording)
     lines = sites.site_lines(chosen.table)
-    _emit("sites", lines, sites.in_words, asked, n_left_out=chosen.n_left_out)
+    _emit("sites", lines, partial(sites.in_words, room=screen_of(sys.stdout).room), asked, n_left_out=chosen.n_left_out)
     _next_after_sites(asked.run, lines)
 
 
@@ -136,7 +144,7 @@ def _no_scaler(wanted: Selection) -> ConfigError:
         "no loss scaler stepped here",
         where=f"--step {wanted.step}" if wanted.step is not None else "the recording",
         why="the diary is of steps that a GradScaler or a framework's loss scaler made",
-        fix="leave --step and --rank out" if wanted != Selection() else "see all sites: hypocenter show RUN",
+        fix="leave --step and --rank out" if wanted != Selection() else "leave --diary out to see what was recorded",
     )
 
 

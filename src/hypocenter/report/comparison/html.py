@@ -129,7 +129,8 @@ def _numbers(first: Divergence, found: Comparison) -> Iterator[str]:
     between = ""
     if distance is not None and 0.0 < distance.low < distance.high < math.inf:
         between = f", between {distance.low:.3g} and {distance.high:.3g} at depth {distance.depth}"
-    yield f"relative error {power(error)} ({error:.3g}{between})"
+    exact = f"{error:.3g}{between}"
+    yield f"relative error {exact if power(error).startswith(f'{error:.3g}') else f'{power(error)} ({exact})'}"
     source = ""
     if source_of_floor(first) == "none":
         yield "no noise: what a program is given or told must be equal"

@@ -27,10 +27,11 @@ _HEAD = ("verdict", "since", "worst", "phase", "site", "error", "floor", "times"
 def render(found: Comparison, screen: Screen | None = None, rows: int = ROWS) -> str:
     """The whole text, ready to print; `rows` at most in each table, 0 for all."""
     screen = screen or Screen()
-    return to_text(_lines(found, screen.width, rows or len(found.rows) + 1_000_000), screen)
+    return to_text(_lines(found, screen, rows or len(found.rows) + 1_000_000), screen)
 
 
-def _lines(found: Comparison, width: int, most: int) -> Iterator[Text]:
+def _lines(found: Comparison, screen: Screen, most: int) -> Iterator[Text]:
+    width = screen.width
     text = wording.sentence(found.sentence)
     n_words = 2 if text.startswith("cannot ") else 1
     head, rest = " ".join(text.split(" ")[:n_words]), " ".join(text.split(" ")[n_words:])
@@ -42,7 +43,7 @@ def _lines(found: Comparison, width: int, most: int) -> Iterator[Text]:
     shown = [row for row in ranked(found) if row.verdict != "equal"]
     if shown:
         yield Text()
-        yield from _table(shown, most)
+        yield from _table(shown, most, screen.room)
     for side, cards in (
         ("baseline", found.matching.unmatched_baseline),
         ("candidate", found.matching.unmatched_candidate),
@@ -63,8 +64,9 @@ def _points(found: Comparison) -> Iterator[tuple[str, str]]:
         yield "note", wording.sentence(note)
 
 
-def _table(rows: list[RowComparison], most: int) -> Iterator[Text]:
-    lines = list(aligned([_HEAD, *map(_cells, rows[:most])], right=frozenset({1, 2, 5, 6, 7})))
+def _table(rows: list[RowComparison], most: int, room: int | None) -> Iterator[Text]:
+    right = frozenset({1, 2, 5, 6, 7})
+    lines = list(aligned([_HEAD, *map(_cells, rows[:most])], right=right, room=room, name=4))
     yield Text(lines[0], "bold")
     for line, row in zip(lines[1:], rows, strict=False):
         yield Text(line, _ROW_STYLES.get(row.verdict, ""))

@@ -453,7 +453,7 @@
         <option value="">as recorded</option>
         ${SCALES.map((bits) => html`<option value=${String(bits)}>${bits ? `2^${bits}` : "1, taken out"}, as a what-if</option>`)}
       </select></span>`}
-      ${m > FEW_STEPS && html`<span>steps <input type="number" class="step" aria-label="first step" min=${panel.steps[0]} max=${panel.steps[m - 1]} value=${span[0]} onChange=${(/** @type {any} */ e) => ends(0, e)} /> to
+      ${m > FEW_STEPS && html`<span>steps <input type="number" class="step" aria-label="first step" min=${panel.steps[0]} max=${panel.steps[m - 1]} value=${span[0]} onChange=${(/** @type {any} */ e) => ends(0, e)} /> to${" "}
         <input type="number" class="step" aria-label="last step" min=${panel.steps[0]} max=${panel.steps[m - 1]} value=${span[1]} onChange=${(/** @type {any} */ e) => ends(1, e)} />
         <button type="button" title="fewer steps, around the finding; or drag over the map" aria-label="zoom in" onClick=${() => zoom(0.5)}>+</button><button type="button" aria-label="zoom out" onClick=${() => zoom(2)}>−</button>
         ${show.span && html`<button type="button" onClick=${() => set({ span: null })}>all steps</button>`}</span>`}

@@ -140,7 +140,7 @@
     const facts = [
       ["row", html`<span class="mono">${pair.left}</span>${pair.right && html`<div class="mono mute">${pair.right}</div>`}`],
       ["at", `step ${one.step}, micro-batch ${one.microbatch}`],
-      ["error", one.error === null ? "nothing that both sides hold" : `${power(one.error)} (${short(one.error)}${bar}) by ${one.depth}`],
+      ["error", one.error === null ? "nothing that both sides hold" : `${one.error < 64 ? `${power(one.error)} (${short(one.error)}${bar})` : `${short(one.error)}${bar}`} by ${one.depth}`],
       ["floor", one.source === "none" ? "none: this has no noise" : `${power(one.floor)} (${short(one.floor)}), ${one.source}${samples}`],
       ["times", one.times ? `${times(one.times)} times the floor` : ""],
       ["cosine", one.cosine === null ? "" : String(Number(one.cosine.toPrecision(6)))],

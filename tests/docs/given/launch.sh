@@ -1,0 +1,1 @@
+python train.py --clean --steps 4
