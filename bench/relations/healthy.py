@@ -38,7 +38,7 @@ def looked_at(name: str, *, is_training: bool = True, numbers: str = "float32", 
 
 def sweep(names: Iterable[str], formats: Iterable[str] = FORMATS) -> int:
     """A line for each; the number of false relations."""
-    n_false = n_done = n_failed = 0
+    n_false = n_done = n_failed = most = most_located = 0
     for name in names:
         for numbers in formats:
             for is_training in (True, False):
@@ -52,6 +52,10 @@ def sweep(names: Iterable[str], formats: Iterable[str] = FORMATS) -> int:
                 n_false += len(false)
                 n_done += 1
                 words = [*(sentence(each) for each in looked.broken), *(each.wrong.title for each in looked.losses)]
+                if any(", first in " in text for text in (*words, *looked.notes)):
+                    most_located = max(most_located, looked.n_forwards)
+                else:
+                    most = max(most, looked.n_forwards)
                 mode = "train" if is_training else "eval"
                 held, not_asked = ",".join(looked.held), ",".join(looked.not_asked)
                 print(
@@ -60,4 +64,5 @@ def sweep(names: Iterable[str], formats: Iterable[str] = FORMATS) -> int:
                     flush=True,
                 )
     print(f"\n{n_done} looked at, {n_false} false relations, {n_failed} could not be run")
+    print(f"at most {most} forwards; {most_located} where the module of a note or an exception was looked for")
     return n_false

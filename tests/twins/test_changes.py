@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from twinned import twin
 
-from hypocenter.twins.change import NotApplicableError, changes
+from hypocenter.twins.change import changes
 from hypocenter.twins.judging import NotRepeatableError
+from hypocenter.twins.runs import NotApplicableError
 
 SPLIT = {"summed.py": ("--batch", "4", "--accumulate", "2"), "ranked.py": ("--batch", "4")}
 PLANTED = {

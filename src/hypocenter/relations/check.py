@@ -13,7 +13,7 @@ from hypocenter.nouns import Source
 from hypocenter.relations.evaluation import EVALUATED, evaluation
 from hypocenter.relations.facts import CannotTell, Facts, facts_of
 from hypocenter.relations.heard import Call
-from hypocenter.relations.losses import Found, look_at_loss
+from hypocenter.relations.losses import Found, OfLoss, look_at_loss
 from hypocenter.relations.parts import Places, Whole
 from hypocenter.relations.relation import Note, Relation, Trial, asked_in_runs, moved
 from hypocenter.relations.subject import Ran, Subject, Way
@@ -95,14 +95,15 @@ def look(subject: Subject, relations: Iterable[Relation] | None = None, *, with_
 
 
 def _look(subject: Subject, chosen: list[Relation], looked: Looked, *, with_losses: bool) -> None:
+    of_loss = OfLoss(subject) if with_losses else None
     try:
-        facts = facts_of(subject)
+        facts = facts_of(subject, of_loss)
     except CannotTell:
-        if with_losses:
-            looked.losses = look_at_loss(subject, None)
+        if of_loss is not None:
+            looked.losses = look_at_loss(subject, of_loss, None)
         raise
-    if with_losses:
-        looked.losses = look_at_loss(subject, facts)
+    if of_loss is not None:
+        looked.losses = look_at_loss(subject, of_loss, facts)
     if subject.held.has_batch_norm:
         looked.notes.append("BatchNorm normalised with its averages: in training it mixes samples by definition")
     for each in chosen:
@@ -138,12 +139,17 @@ def _ask(relation: Relation, subject: Subject, facts: Facts, notes: list[str]) -
             if first is None or first > _EXACT:
                 continue
         trial.then(ran := _with(subject, trial))
-        size = moved(trial, facts, ran)
-        if size is None:
+        if (size := moved(trial, facts, ran)) is None:
             continue
         is_judged = True
-        if size > max(trial.least, facts.tolerance):
-            return _confirmed(relation, trial, size, subject, facts)
+        if size <= max(trial.least, facts.tolerance):
+            continue
+        if not trial.singly:
+            return _confirmed(relation, trial, size, ran, subject, facts)
+        for each in trial.singly:
+            size = moved(each, facts, now := _with(subject, each))
+            if size is not None and size > max(each.least, facts.tolerance):
+                return _confirmed(relation, each, size, now, subject, facts)
     if not is_judged:
         raise CannotTell("no output shows its samples and places")
     return None
@@ -154,23 +160,28 @@ def _with(subject: Subject, trial: Trial, *, keeps: bool = False, way: Way | Non
     return subject.run(trial.changed, keeps=keeps, way=way, rows=trial.rows, is_embedded=trial.is_embedded)
 
 
-def _confirmed(relation: Relation, trial: Trial, size: float, subject: Subject, facts: Facts) -> Broken:
+def _confirmed(relation: Relation, trial: Trial, size: float, ran: Ran, subject: Subject, facts: Facts) -> Broken:
     """It is neither noise nor another layout, nor what is drawn at random.
+
+    Args:
+        ran: the forward with the change, which moved what had to stay by `size`.
 
     Raises:
         CannotTell: it may be.
     """
     subject.limit_s, limit = subject.limit_s * SUSPICION, max(trial.least, facts.tolerance)
-    again = moved(replace(trial, aligns=None), facts, subject.run(way=trial.way))
-    if again is None or again > limit or 10 * again > size:
-        raise CannotTell("the same inputs give other outputs each time")
     for other in trial.otherwise:
-        instead = moved(other, facts, _with(subject, other))
+        is_same = other.changed is trial.changed and other.way == trial.way and other.rows is trial.rows
+        instead = moved(other, facts, ran if is_same else _with(subject, other))
         if instead is not None and instead <= limit:
             if other.excuse:
                 raise Excused(other.excuse)
             raise CannotTell(f"its inputs may be laid out otherwise: {other.what} leaves {other.whom} as they are")
-    other_draws = subject.run(way=replace(trial.way, seed=_SEED))
+    facts.kept.clear()  # what changes from time to time is asked each time
+    again = moved(replace(trial, aligns=None), facts, _kept(trial.way, subject, facts))
+    if again is None or again > limit or 10 * again > size:
+        raise CannotTell("the same inputs give other outputs each time")
+    other_draws = _drawn_otherwise(trial.way, subject, facts)
     draws = moved(replace(trial, aligns=None), facts, other_draws)
     is_moved_about = trial.aligns is not None  # then what is drawn for each sample is another's
     way = trial.way
@@ -178,8 +189,7 @@ def _confirmed(relation: Relation, trial: Trial, size: float, subject: Subject, 
         way = EVALUATED
         if is_moved_about and evaluation(subject, facts).has_drawn:
             raise CannotTell("the model draws random numbers in evaluation, too")
-        before = subject.run(way=way)
-        evaluated = moved(trial, facts, _with(subject, trial, way=way), before)
+        evaluated = moved(trial, facts, _with(subject, trial, way=way), evaluation(subject, facts).ran)
         if evaluated is None or evaluated <= limit:
             raise CannotTell("the model draws random numbers that could not be held")
     told: dict[str, Any] = {"relation": relation.name, "code": relation.code, "size": size, "limit": limit}
@@ -187,7 +197,7 @@ def _confirmed(relation: Relation, trial: Trial, size: float, subject: Subject, 
         return Broken(**told, kind=type(subject.modules[-1]).__name__, what=trial.what, whom=trial.whom)
     exception = trial.exception
     trial = next((other for other in trial.otherwise if other.is_narrower), trial)
-    before = subject.run(keeps=True, way=way)
+    before = _kept(way, subject, facts)
     after = _with(subject, trial, keeps=True, way=way)
     call, source, is_near = _first(before.calls, after.calls, trial, limit)
     name, kind = ("", "") if call is None else call.module if call.is_end else call.around
@@ -198,6 +208,21 @@ def _confirmed(relation: Relation, trial: Trial, size: float, subject: Subject, 
     if subject.held.has_own_statistics and "BatchNorm" in kind:
         exception = "BatchNorm without averages: it mixes samples by definition"
     return Broken(**told, module=name, kind=kind, source=source, what=trial.what, whom=trial.whom, exception=exception)
+
+
+def _kept(way: Way, subject: Subject, facts: Facts) -> Ran:
+    """The unchanged forward again with all calls, the last way of it once for all relations."""
+    if way not in facts.kept:
+        facts.kept = {way: subject.run(keeps=True, way=way)}
+    return facts.kept[way]
+
+
+def _drawn_otherwise(way: Way, subject: Subject, facts: Facts) -> Ran:
+    """The unchanged forward with other random numbers, once for all relations."""
+    way = replace(way, seed=_SEED)
+    if way not in facts.other_draws:
+        facts.other_draws[way] = subject.run(way=way)
+    return facts.other_draws[way]
 
 
 def _kept_of_batch(module: str, before: Ran, after: Ran) -> str:
@@ -211,7 +236,7 @@ def _kept_of_batch(module: str, before: Ran, after: Ran) -> str:
 
 def _where(between: tuple[Way, Way], subject: Subject, facts: Facts) -> str:
     """The first module that differs between two ways of a forward, as the end of a sentence."""
-    before, after = (subject.run(keeps=True, way=way).calls for way in between)
+    before, after = (_kept(way, subject, facts).calls for way in between)
     call, source, _ = _first(before, after, Trial(changed={}, parts=Whole(), what="", whom=""), facts.tolerance)
     name, kind = ("", "") if call is None else call.module if call.is_end else call.around
     line = "" if source is None else f", before {source.file}:{source.line}"

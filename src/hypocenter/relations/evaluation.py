@@ -29,9 +29,10 @@ class Evaluation:
 
 
 def evaluation(subject: Subject, facts: Facts) -> Evaluation:
-    """Two forwards, the first time."""
+    """Two forwards, the first time; one where the run evaluates."""
     if facts.evaluation is None:
-        once, again = subject.run(way=EVALUATED), subject.run(way=AGAIN)
+        once = facts.ran if facts.ran.is_evaluated else subject.run(way=EVALUATED)
+        again = subject.run(way=AGAIN)
         has_drawn = again.has_drawn or subject.has_own_generators
         facts.evaluation = Evaluation(ran=once, away=moved(SAME, facts, again, once), has_drawn=has_drawn)
     return facts.evaluation

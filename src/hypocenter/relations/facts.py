@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, nn
 
-from hypocenter.relations.subject import TOLERANCE, Given, Key, Ran, Subject
+from hypocenter.relations.subject import TOLERANCE, Given, Key, Ran, Subject, Way
 
 _LABEL_NAMES = ("label", "target", "tgt", "answer")
 _MEETING = ("Attention", "Transformer", "RNN", "GRU", "LSTM", "Graph", "GCN", "GAT", "Message")
@@ -38,6 +39,8 @@ class Facts:
         relates_rows: an input that tells which samples belong together, or holds several of them in a row, by name.
         is_low: something is computed in a format lower than float32.
         evaluation: see hypocenter.relations.evaluation.
+        kept: the unchanged forward again with all calls of modules, if it was asked for.
+        other_draws: the same with other random numbers.
     """
 
     ran: Ran
@@ -52,12 +55,42 @@ class Facts:
     relates_rows: str = ""
     is_low: bool = False
     evaluation: Any = None
+    kept: dict[Way, Ran] = field(default_factory=dict[Way, Ran])
+    other_draws: dict[Way, Ran] = field(default_factory=dict[Way, Ran])
 
 
-def facts_of(subject: Subject) -> Facts:
-    """From one forward and the backward of what the loss does with its outputs."""
+class Listener(Protocol):
+    """Something else that the unchanged forward tells."""
+
+    def listening(self) -> contextlib.AbstractContextManager[Any]:
+        """Entered around it."""
+        ...
+
+    def take(self, ran: Ran) -> None:
+        """It is done, and its graph is there."""
+        ...
+
+
+def facts_of(subject: Subject, listener: Listener | None = None) -> Facts:
+    """From one forward and the backward of what the loss does with its outputs.
+
+    Raises:
+        CannotTell: of what it is made cannot be seen; the listener was told all the same.
+    """
     grads: dict[Key, Tensor] = {}
-    ran = subject.run(then=lambda ran: grads.update(_gradients(ran)))
+    why: list[CannotTell] = []
+
+    def look(ran: Ran) -> None:
+        if listener is not None:
+            listener.take(ran)
+        try:
+            grads.update(_gradients(ran))
+        except CannotTell as error:
+            why.append(error)
+
+    ran = subject.run(then=look, beside=None if listener is None else listener.listening())
+    if why:
+        raise why[0]
     ran.outputs = {key: ran.outputs[key] for key in grads}
     facts = Facts(ran=ran, tolerance=subject.tolerance(ran))
     facts.is_low = facts.tolerance > TOLERANCE

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from torch import nn
+from torch import Tensor, nn
 
 from hypocenter.nouns import Source
 from hypocenter.relations import contracts, derivative, flat, pairing
@@ -12,7 +12,7 @@ from hypocenter.relations.called import Called, FunctionCall, LossCall
 from hypocenter.relations.contracts import Wrong
 from hypocenter.relations.facts import Facts
 from hypocenter.relations.flat import Break
-from hypocenter.relations.subject import Subject
+from hypocenter.relations.subject import Ran, Subject
 from hypocenter.relations.weights import Mixed
 
 
@@ -37,25 +37,40 @@ class Found:
     parameters: tuple[str, ...] = ()
 
 
-def look_at_loss(subject: Subject, facts: Facts | None) -> list[Found]:
-    """One forward, and more where outputs and labels meet crosswise, or parameters have no gradient.
+class OfLoss:
+    """What the unchanged forward tells of its loss: a listener of `facts_of`.
 
     Args:
+        subject: whose forward it is.
+    """
+
+    def __init__(self, subject: Subject) -> None:
+        self.called = Called(subject)
+        self.errors: list[tuple[FunctionCall, tuple[float, str]]] = []
+        self.losses: list[Tensor] = []
+        self.listening = self.called.listening
+
+    def take(self, ran: Ran) -> None:
+        """Ask the functions of the program's own for their derivatives."""
+        self.called.stop()
+        self.losses = [value.detach() for value in ran.losses]
+        for call in self.called.functions.values():
+            error = derivative.error_of(call)
+            if error is not None and error[0] > derivative.LIMIT:
+                self.errors.append((call, error))
+
+
+def look_at_loss(subject: Subject, of_loss: OfLoss, facts: Facts | None) -> list[Found]:
+    """No forward, but where outputs and labels meet crosswise, or parameters have no gradient.
+
+    Args:
+        of_loss: has listened to the unchanged forward.
         facts: of it, where they are known.
 
     Raises:
         ReplayImpossible, OutOfTime: with the reason.
     """
-    called, errors = Called(subject), list[tuple[FunctionCall, tuple[float, str]]]()
-
-    def derivatives(_: object) -> None:
-        called.stop()
-        for call in called.functions.values():
-            error = derivative.error_of(call)
-            if error is not None and error[0] > derivative.LIMIT:
-                errors.append((call, error))
-
-    losses = subject.run(then=derivatives, beside=called.listening()).losses
+    called, errors = of_loss.called, of_loss.errors
 
     def found(code: str, wrong: Wrong, call: LossCall | FunctionCall | Break | None, size: float = 0.0) -> Found:
         source = None if call is None else call.source
@@ -79,7 +94,7 @@ def look_at_loss(subject: Subject, facts: Facts | None) -> list[Found]:
         wrong = _not_an_average(mixed, len(called.mixed))
         all_found.append(Found(code="HC256", wrong=wrong, module=_path(module), source=source))
     all_found += [found("HC253", _not_the_derivative(call, error), call, error[0]) for call, error in errors]
-    for place, wrong, names in flat.cut_by_flat(subject, losses):
+    for place, wrong, names in flat.cut_by_flat(subject, of_loss.losses):
         all_found.append(replace(found("HC258", wrong, place), parameters=names))
     return all_found
 

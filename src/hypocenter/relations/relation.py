@@ -41,6 +41,8 @@ class Trial:
         least: how far what must stay may move, if that is more than usual.
         is_located: the first module that shows it is looked for: all before it must stay as well.
         then: told what came of it.
+        singly: the changes of which this one is made: where it moves what must stay, each is asked for itself, and it
+            is these that are judged.
     """
 
     changed: Mapping[Place, Tensor]
@@ -61,6 +63,7 @@ class Trial:
     least: float = 0.0
     is_located: bool = True
     then: Callable[[Ran], None] = lambda _: None
+    singly: tuple[Trial, ...] = ()
 
     def aligned(self, old: Tensor, new: Tensor) -> tuple[Tensor, Tensor] | None:
         """Both in the same order and shape; None: they cannot be compared."""

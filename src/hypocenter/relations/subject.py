@@ -79,6 +79,7 @@ class Ran:
         buffers: of modules, as it left them, if calls were to be kept.
         read: storages of tensors that an operation was given.
         has_drawn: random numbers were drawn; not known of those of the run.
+        is_evaluated: no module was in training mode.
     """
 
     outputs: dict[Key, Tensor] = field(default_factory=dict[Key, Tensor])
@@ -87,6 +88,7 @@ class Ran:
     buffers: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     read: set[int] = field(default_factory=set[int])
     has_drawn: bool = False
+    is_evaluated: bool = False
 
 
 AS_IT_WAS = Way()
@@ -246,6 +248,7 @@ class Subject:
             ran.losses = [slots[slot] for slot in self._microbatch.roots if slot is not None]
             ran.buffers = self._buffers() if keeps else {}
             ran.has_drawn = around.rng is not None and has_drawn(around.rng)
+            ran.is_evaluated = not any(each.training for root in self.modules for each in root.modules())
             then(ran)
 
         around = _Around(

@@ -9,19 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hypocenter.catalogue import Catalogue
-from hypocenter.errors import ConfigError, HypocenterError, UnknownNameError
+from hypocenter.errors import ConfigError, UnknownNameError
 from hypocenter.manual import Manual, page_of
 from hypocenter.twins.answer import Twin
 from hypocenter.twins.runs import Runs
 
 CATALOGUE: Catalogue[Change] = Catalogue("hypocenter.twins.changes", "hypocenter.twins")
-
-
-class NotApplicableError(HypocenterError):
-    """The change cannot be made in this program, or changes nothing there."""
-
-    slug = "change-does-not-apply"
-    exit_code = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ import msgspec
 from hypocenter.align.children import Start, start
 from hypocenter.config import Config
 from hypocenter.errors import ConfigError, ExistsError, HypocenterError
-from hypocenter.record.layout import CHANGES_FILE, new_run_directory, rank_directories
+from hypocenter.record.layout import CHANGES_FILE, REFUSED_FILE, new_run_directory, rank_directories
 from hypocenter.record.run_file import finish_run, start_run
 
 OUTPUT_FILE = "output.txt"
@@ -31,6 +31,13 @@ class ProgramFailedError(HypocenterError):
 
     slug = "program-failed"
     exit_code = 5
+
+
+class NotApplicableError(HypocenterError):
+    """The change cannot be made in this program, or changes nothing there."""
+
+    slug = "change-does-not-apply"
+    exit_code = 4
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,12 +69,25 @@ class Made:
         """What its processes noted of the change, by change."""
         return noted(self.directory)
 
+    @property
+    def refused(self) -> str:
+        """Why its process was not allowed to train: what was asked for cannot be done there; "": it was."""
+        try:
+            return (self.directory / REFUSED_FILE).read_text(encoding="utf-8")
+        except OSError:
+            return ""
+
     def recorded(self) -> Made:
         """Itself.
 
         Raises:
+            NotApplicableError: what was asked for cannot be done in this program.
             ProgramFailedError: it did not end well, or no step of it was recorded.
         """
+        if why := self.refused:
+            first, *others = why.partition("]: ")[2].splitlines() or [why]
+            why = next((line.partition("why: ")[2] for line in others if "why: " in line), "")
+            raise NotApplicableError(first, where=f"the run {self.name!r}", why=why)
         if self.code == 0 and rank_directories(self.directory):
             return self
         how = f"ended with exit code {self.code}" if self.code else "finished no step of training"
@@ -130,7 +150,8 @@ class Runs:
             ExistsError: there is such a recording, and `force` is off.
         """
         directory = new_run_directory(str(self.base / name), self.force).absolute()
-        (directory / CHANGES_FILE).unlink(missing_ok=True)
+        for left in (CHANGES_FILE, REFUSED_FILE):
+            (directory / left).unlink(missing_ok=True)
         settings = replace(config, out=str(directory))
         argv = [*(self._under_torchrun(n_ranks) if n_ranks else self.argv), *words]
         if any(FOLDER in word for word in argv):

@@ -34,6 +34,11 @@ class State:
         return self.kinds.get(kind, {})
 
 
+def are_empty(prints: Prints) -> bool:
+    """Whether tensors hold nothing but zeros: some optimizers make their state before the first update."""
+    return all(isinstance(one, tuple) and one[1] == 0 and one[4] == 0 for one in prints.values())
+
+
 def streams_used(run: RecordedRun, again: RecordedRun) -> frozenset[str]:
     """Random states that the program draws from: they move from step to step, in both runs in the same way."""
     mine, other = (_streams(each) for each in (run, again))

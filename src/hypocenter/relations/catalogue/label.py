@@ -19,7 +19,8 @@ When it is wrong
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -39,20 +40,12 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
     labels = [each for each in facts.labels if each.is_of_model]
     if not facts.labels:
         raise CannotTell("which input is the label is not known")
-    is_asked = False
-    for each in labels if facts.logits is not None else []:  # else what comes out may be a loss, of each place
-        new = _others(each.tensor)
-        if torch.equal(new, each.tensor):
-            continue
-        is_asked = True
-        yield Trial(
-            changed={each.place: new},
-            parts=Whole(),
-            what=f"{each.name} replaced",
-            whom="the outputs",
-            keys=frozenset({facts.logits}),
-            otherwise=tuple(_fed_to_a_decoder(each.place, each.tensor)),
-        )
+    replaced = _replaced(labels, facts)
+    if len(replaced) > 1:
+        together = {place: new for trial in replaced for place, new in trial.changed.items()}
+        replaced = [replace(replaced[0], changed=together, what="labels replaced", otherwise=(), singly=(*replaced,))]
+    is_asked = bool(replaced)
+    yield from replaced
     for changed, name in _columns(subject, facts):
         is_asked = True
         yield Trial(changed=changed, parts=Whole(), what=f"the label in {name} replaced", whom="the outputs")
@@ -64,6 +57,24 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
         raise CannotTell("which output is compared with the labels that the model gets is not seen")
     if not is_asked:
         raise CannotTell("the model is given no labels")
+
+
+def _replaced(labels: Sequence[Given], facts: Facts) -> list[Trial]:
+    """One for each label that the model is given."""
+    if facts.logits is None:  # what comes out may be a loss, of each place
+        return []
+    pairs = [(each, new) for each in labels if not torch.equal(new := _others(each.tensor), each.tensor)]
+    return [
+        Trial(
+            changed={each.place: new},
+            parts=Whole(),
+            what=f"{each.name} replaced",
+            whom="the outputs",
+            keys=frozenset({facts.logits}),
+            otherwise=tuple(_fed_to_a_decoder(each.place, each.tensor)),
+        )
+        for each, new in pairs
+    ]
 
 
 def _others(labels: Tensor) -> Tensor:

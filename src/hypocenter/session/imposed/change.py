@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import msgspec
 
@@ -23,8 +24,11 @@ from hypocenter.session.imposed import changes
 Note = Callable[[str], None]
 
 
-def begin(config: Config, warn: Callable[[str], None]) -> dict[str, str]:
+def begin(config: Config, warn: Callable[[str], None], folder: ModuleType = changes) -> dict[str, str]:
     """Make the changes.
+
+    Args:
+        folder: the package whose files are the changes.
 
     Raises:
         ConfigError: there is no change of a name that was given.
@@ -34,7 +38,7 @@ def begin(config: Config, warn: Callable[[str], None]) -> dict[str, str]:
     for asked in config.change:
         name, _, value = asked.partition("=")
         try:
-            make = import_module(f"{changes.__name__}.{name}").begin
+            make = import_module(f"{folder.__name__}.{name}").begin
         except ModuleNotFoundError as error:
             raise ConfigError(f"no change is called {name!r}", where="--change") from error
         make(value, _noter(name))

@@ -27,10 +27,10 @@ from dataclasses import replace
 from hypocenter.compare.comparison import Spot
 from hypocenter.record.reader import RecordedRun, open_run
 from hypocenter.twins.answer import Twin
-from hypocenter.twins.change import Asked, NotApplicableError, change
+from hypocenter.twins.change import Asked, change
 from hypocenter.twins.judging import answer, gradient_factor, judge
 from hypocenter.twins.options import recording
-from hypocenter.twins.runs import Made
+from hypocenter.twins.runs import Made, NotApplicableError
 
 _PHASES = ("param", "grad", "optimizer")
 _NEAR = 1e-2  # relative: a factor this near to the number of micro-batches is it

@@ -24,9 +24,10 @@ from dataclasses import replace
 
 from hypocenter.errors import ConfigError
 from hypocenter.twins.answer import Twin
-from hypocenter.twins.change import Asked, NotApplicableError, change
+from hypocenter.twins.change import Asked, change
 from hypocenter.twins.judging import answer, judge
 from hypocenter.twins.options import recording
+from hypocenter.twins.runs import NotApplicableError
 
 _KERNELS = ("math", "flash", "efficient", "cudnn")
 

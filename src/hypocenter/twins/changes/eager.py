@@ -28,11 +28,11 @@ import msgspec
 
 from hypocenter.compare.sentences import place, power
 from hypocenter.twins.answer import Twin
-from hypocenter.twins.change import Asked, NotApplicableError, change
+from hypocenter.twins.change import Asked, change
 from hypocenter.twins.guilty import Guilty
 from hypocenter.twins.judging import Judged, answer, judge
 from hypocenter.twins.options import recording
-from hypocenter.twins.runs import Made
+from hypocenter.twins.runs import Made, NotApplicableError
 
 _STAGES = (
     ("eager", "TorchDynamo, which traces the program: it differs without any further stage"),

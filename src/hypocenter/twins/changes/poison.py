@@ -23,8 +23,9 @@ from dataclasses import replace
 from hypocenter.compare.repeats.engine import compare_repeats
 from hypocenter.twins.answer import Twin
 from hypocenter.twins.bits import in_bits, recording_bits
-from hypocenter.twins.change import Asked, NotApplicableError, change
+from hypocenter.twins.change import Asked, change
 from hypocenter.twins.judging import NotRepeatableError
+from hypocenter.twins.runs import NotApplicableError
 
 
 @change("poison", order=6)

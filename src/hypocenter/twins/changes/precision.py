@@ -21,9 +21,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from hypocenter.twins.answer import Twin
-from hypocenter.twins.change import Asked, NotApplicableError, change
+from hypocenter.twins.change import Asked, change
 from hypocenter.twins.judging import answer, judge
 from hypocenter.twins.options import recording
+from hypocenter.twins.runs import NotApplicableError
 
 
 @change("precision", order=10)

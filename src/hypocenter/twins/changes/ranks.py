@@ -31,9 +31,10 @@ from hypocenter.compare.comparison import Comparison, Spot
 from hypocenter.detect.replica_rows import BATCH_PREFIX, ROW_PLACES
 from hypocenter.record.reader import RecordedRun, open_run
 from hypocenter.twins.answer import Place, Twin
-from hypocenter.twins.change import Asked, NotApplicableError, change
+from hypocenter.twins.change import Asked, change
 from hypocenter.twins.judging import answer, gradient_factor, judge
 from hypocenter.twins.options import recording
+from hypocenter.twins.runs import NotApplicableError
 
 _PHASES = ("param", "grad", "optimizer")
 _NEAR = 1e-2  # relative: a factor this near to the number of ranks is it
@@ -45,6 +46,14 @@ def ranks(asked: Asked) -> Twin:
     n = asked.number(2, least=2)
     calm, make = replace(recording(asked, max(asked.steps, 2), calibrated=True), no_dropout=True), asked.runs.make
     one = make("one-rank", calm, words=asked.first_words).recorded()
+    facts = open_run(one.directory).facts()
+    if facts is not None and "mindspore" in facts.settings:
+        raise NotApplicableError(
+            "a MindSpore program is not made a job of several ranks",
+            where="hypocenter twin ranks",
+            why="ranks are started by torchrun",
+            fix="record both jobs with `hypocenter run` and compare them with `hypocenter diff`",
+        )
     imposed = () if asked.second_words else (f"accumulation={n},ranks",)
     many = make(
         "ranks", replace(calm, change=imposed, calibrate="never"), words=asked.second_words, n_ranks=n

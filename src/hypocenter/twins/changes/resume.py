@@ -33,7 +33,7 @@ from hypocenter.twins.change import Asked, change
 from hypocenter.twins.judging import answer, is_repeated, judge
 from hypocenter.twins.options import recording
 from hypocenter.twins.runs import FOLDER, Made, ProgramFailedError
-from hypocenter.twins.state import KINDS, State, n_equal, restored, states_of, steps_with, streams_used
+from hypocenter.twins.state import KINDS, State, are_empty, n_equal, restored, states_of, steps_with, streams_used
 
 _HOW = "say how the program resumes: --resume-args '--resume PATH', or --checkpoint PATH"
 _CAUSES = {
@@ -115,7 +115,7 @@ def _answer(of: _Resumed) -> Twin:
     whole, stopped, resumed = (open_run(made.directory) for made in of.runs)
     used = streams_used(whole, stopped)
     states, later = (states_of(run, used) for run in (whole, resumed))
-    if states[0].of("optimizer state"):
+    if not are_empty(states[0].of("optimizer state")):
         return _BEGAN_LATER
     repeats = is_repeated(whole, stopped)  # over the steps that both have
     at = _step_of(states, later[0], of.stop_at)

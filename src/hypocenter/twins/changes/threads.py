@@ -22,10 +22,10 @@ from dataclasses import replace
 
 from hypocenter.record.reader import open_run
 from hypocenter.twins.answer import Twin
-from hypocenter.twins.change import Asked, NotApplicableError, change
+from hypocenter.twins.change import Asked, change
 from hypocenter.twins.judging import answer, judge
 from hypocenter.twins.options import recording
-from hypocenter.twins.runs import Made
+from hypocenter.twins.runs import Made, NotApplicableError
 
 _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 

@@ -28,9 +28,10 @@ from dataclasses import replace
 
 from hypocenter.record.reader import open_run
 from hypocenter.twins.answer import Place, Twin
-from hypocenter.twins.change import Asked, NotApplicableError, change
+from hypocenter.twins.change import Asked, change
 from hypocenter.twins.judging import answer, judge
 from hypocenter.twins.options import recording
+from hypocenter.twins.runs import NotApplicableError
 from hypocenter.twins.state import states_of
 
 _DRAWS = re.compile(r"worker (\d+) draws from (.+) at ([0-9a-f]+)")

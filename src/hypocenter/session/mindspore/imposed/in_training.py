@@ -15,9 +15,13 @@ from typing import TYPE_CHECKING, Any
 import mindspore as ms  # pyright: ignore[reportMissingImports]
 from mindspore import nn  # pyright: ignore[reportMissingImports]
 
+from hypocenter.config import Config
+from hypocenter.errors import ConfigError
 from hypocenter.session.events import Update
+from hypocenter.session.imposed import change
 from hypocenter.session.imposed.asked import changes_training
 from hypocenter.session.imposed.refuse import ImposeError, or_refused, refuse_now
+from hypocenter.session.mindspore.imposed import changes
 from hypocenter.session.mindspore.imposed.apply import begin
 from hypocenter.session.mindspore.imposed.learning_rate import LearningRate
 from hypocenter.session.mindspore.seams import Context, Imposing
@@ -47,6 +51,7 @@ class InTraining(Imposing):
         config, told = self.context.config, self._tells
         self.context.told.update(begin(config, self.context.warn))
         with or_refused(self.context.directory):
+            self.context.told.update(_changed(config, self.context.warn))
             if config.op_bits:
                 raise ImposeError(
                     "digests of operators are not taken of MindSpore programs", where="--op-bits",
@@ -196,6 +201,22 @@ class InTraining(Imposing):
 
     def _tells(self, name: str) -> Callable[[str], None]:
         return lambda words: self.context.told.__setitem__(name, words)
+
+
+def _changed(config: Config, warn: Callable[[str], None]) -> dict[str, str]:
+    """What a twin changes inside of the process.
+
+    Raises:
+        ImposeError: it can be made of PyTorch only.
+    """
+    try:
+        return change.begin(config, warn, changes)
+    except ConfigError as error:
+        raise ImposeError(
+            f"{', '.join(config.change)} is not changed in MindSpore programs", where="--change",
+            why="the change is made inside of PyTorch",
+            fix="`hypocenter twin` asks MindSpore programs for nothing, threads and resume",
+        ) from error  # fmt: skip
 
 
 def _inside_a_graph(cell: Any) -> ImposeError:
