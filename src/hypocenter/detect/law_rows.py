@@ -48,7 +48,9 @@ balance writes none but the first.
                                           moved; `module`: a parameter of the same module that one does hold, its own
                                           name where one holds another tensor of this name, "another tensor" where one
                                           holds one of its shape that has no gradient and is in no model, "nothing"
-                                          where the optimizer that steps has a gradient for none of its own, or empty;
+                                          where the optimizer that steps has a gradient for none of its own, "in a
+                                          container" where it lies in a list or dict (`op`) of a module, "made in
+                                          forward" where each forward makes another one of this name, or empty;
                                           `call`: how many are like it
     site <module>, port `in_evaluation`   it has made the losses of so many updates in a row in the mode of evaluation;
                                           `module`: "returned" where it was in that of training before; `call`: how
@@ -149,4 +151,5 @@ AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY = "away", "elsewhere", "left_behind", "fa
 ALWAYS = "always"
 STRANGER = "another tensor"
 NOTHING = "nothing"
+HIDDEN, MADE_ANEW = "in a container", "made in forward"
 GONE, FROZEN, NOT_CALLED, ALL = "gone", "frozen", "not called", "all"
