@@ -605,7 +605,7 @@ def _modules_as_they_were(events: Iterator[Event]) -> Generator[None, None, None
     try:
         for event in events:
             module = event.module
-            if module is not None and id(module) not in known:
+            if module is not None and id(module) not in known and not alone.is_gathered(event.function):
                 parts = [part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule)]
                 known.update(map(id, parts))
                 held += [(each, dict(each)) for part in parts for each in (part._parameters, part._modules)]
