@@ -107,8 +107,9 @@ How a gradient is off:
     site `laws`, port `piled`             at so many updates in a row the gradients that are used hold those which were
                                           there when the optimizer `module`, of other parameters, made its own
     site `laws`, port `alike_workers`     in each of so many workers of a loader `module` draws the same random numbers
-    site <parameter>, port `frozen_moves`  it was trained, does not ask for a gradient any more, has none but 0, and
-                                          each of so many updates of the optimizer `module` has moved it
+    site <parameter>, port `frozen_moves`  it was trained, does not ask for a gradient any more, has none but 0 or
+                                          (`op` "old") the one it had before, and each of so many updates of the
+                                          optimizer `module` has moved it
     site <module>, port `unmeasured`      a norm whose statistics are those it was made with, though it was called in
                                           training (`module` "training", the number: its momentum), or though its own
                                           weight has changed ("evaluation")
@@ -148,7 +149,7 @@ ALIKE_WORKERS = "alike_workers"
 SAME_ORDER, FROZEN_MOVES, UNMEASURED = "same_order", "frozen_moves", "unmeasured"
 SAME_DRAWS, ALIKE, NOT_LOADED, CHANGED_AFTER = "same_draws", "alike", "not_loaded", "changed_after"
 AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY = "away", "elsewhere", "left_behind", "far_away"
-ALWAYS = "always"
+ALWAYS, OLD = "always", "old"
 STRANGER = "another tensor"
 NOTHING = "nothing"
 HIDDEN, MADE_ANEW = "in a container", "made in forward"
