@@ -118,6 +118,26 @@ def test_autocast_and_training_flags_are_those_of_the_call():
         assert not any(m.training for m in model.modules())
 
 
+class MadeAnew(nn.Module):
+    """A parameter and a layer of their own for each call."""
+
+    def forward(self, x):
+        self.scale, self.layer = nn.Parameter(torch.ones(4)), nn.Linear(4, 1)
+        return self.layer(x * self.scale)
+
+
+def test_what_forward_makes_anew_is_that_of_the_run_afterwards():
+    model = MadeAnew()
+
+    with Harness() as harness:
+        model(torch.randn(3, 4)).sum().backward()
+        before = [model.scale, model.layer, model.layer.weight]
+        harness.replayer.run(harness.tape.microbatches[0], [])
+
+    assert all(a is b for a, b in zip(before, [model.scale, model.layer, model.layer.weight], strict=True))
+    assert model.scale.grad is not None
+
+
 def test_the_users_accumulation_hooks_do_not_fire():
     model = nn.Linear(4, 1)
     fired = []

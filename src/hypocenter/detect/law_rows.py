@@ -48,7 +48,9 @@ balance writes none but the first.
                                           moved; `module`: a parameter of the same module that one does hold, its own
                                           name where one holds another tensor of this name, "another tensor" where one
                                           holds one of its shape that has no gradient and is in no model, "nothing"
-                                          where the optimizer that steps has a gradient for none of its own, or empty;
+                                          where the optimizer that steps has a gradient for none of its own, "in a
+                                          container" where it lies in a list or dict (`op`) of a module, "made in
+                                          forward" where each forward makes another one of this name, or empty;
                                           `call`: how many are like it
     site <module>, port `in_evaluation`   it has made the losses of so many updates in a row in the mode of evaluation;
                                           `module`: "returned" where it was in that of training before; `call`: how
@@ -105,8 +107,9 @@ How a gradient is off:
     site `laws`, port `piled`             at so many updates in a row the gradients that are used hold those which were
                                           there when the optimizer `module`, of other parameters, made its own
     site `laws`, port `alike_workers`     in each of so many workers of a loader `module` draws the same random numbers
-    site <parameter>, port `frozen_moves`  it was trained, does not ask for a gradient any more, has none but 0, and
-                                          each of so many updates of the optimizer `module` has moved it
+    site <parameter>, port `frozen_moves`  it was trained, does not ask for a gradient any more, has none but 0 or
+                                          (`op` "old") the one it had before, and each of so many updates of the
+                                          optimizer `module` has moved it
     site <module>, port `unmeasured`      a norm whose statistics are those it was made with, though it was called in
                                           training (`module` "training", the number: its momentum), or though its own
                                           weight has changed ("evaluation")
@@ -146,7 +149,8 @@ ALIKE_WORKERS = "alike_workers"
 SAME_ORDER, FROZEN_MOVES, UNMEASURED = "same_order", "frozen_moves", "unmeasured"
 SAME_DRAWS, ALIKE, NOT_LOADED, CHANGED_AFTER = "same_draws", "alike", "not_loaded", "changed_after"
 AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY = "away", "elsewhere", "left_behind", "far_away"
-ALWAYS = "always"
+ALWAYS, OLD = "always", "old"
 STRANGER = "another tensor"
 NOTHING = "nothing"
+HIDDEN, MADE_ANEW = "in a container", "made in forward"
 GONE, FROZEN, NOT_CALLED, ALL = "gone", "frozen", "not called", "all"

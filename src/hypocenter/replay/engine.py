@@ -596,13 +596,19 @@ def _modules_of(events: Iterable[Event]) -> list[torch.nn.Module]:
 
 @contextlib.contextmanager
 def _modules_as_they_were(events: Iterator[Event]) -> Generator[None, None, None]:
-    """Training flags and changed buffers as before the calls; as now afterwards."""
+    """Training flags and changed buffers as before the calls; as now afterwards, like what forward makes anew."""
     flags: list[tuple[torch.nn.Module, bool]] = []
     buffers: list[tuple[torch.nn.Module, str, torch.Tensor | None]] = []
+    held: list[tuple[dict[str, Any], dict[str, Any]]] = []  # parameters and parts, now
+    known: set[int] = set()
     seen: set[tuple[int, str]] = set()
     try:
         for event in events:
             module = event.module
+            if module is not None and id(module) not in known and not alone.is_gathered(event.function):
+                parts = [part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule)]
+                known.update(map(id, parts))
+                held += [(each, dict(each)) for part in parts for each in (part._parameters, part._modules)]
             if module is not None and event.training is not None and module.training != event.training:
                 flags.extend((m, m.training) for m in module.modules())
                 module.train(event.training)
@@ -617,6 +623,10 @@ def _modules_as_they_were(events: Iterator[Event]) -> Generator[None, None, None
             owner._buffers[key] = now
         for module, flag in flags:
             module.training = flag
+        for table, before in held:
+            if list(map(id, table.values())) != list(map(id, before.values())):
+                table.clear()
+                table.update(before)
 
 
 @contextlib.contextmanager

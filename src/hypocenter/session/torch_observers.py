@@ -44,6 +44,7 @@ from hypocenter.session.observers.sdc import SdcCheck
 from hypocenter.session.observers.still_parameters import StillParameters
 from hypocenter.session.observers.streams import Streams
 from hypocenter.session.observers.token_weights import TokenWeights
+from hypocenter.session.observers.unheld import Unheld
 from hypocenter.session.observers.unmeasured import Unmeasured
 from hypocenter.session.observers.updates import LostUpdates
 from hypocenter.session.observers.use import Use
@@ -52,6 +53,7 @@ from hypocenter.session.torch_audit import Audit
 OBSERVERS: tuple[type[Observer[Any]], ...] = (
     OpBits,  # whether the program repeats itself
     *(Diary, Culprit, FactsKeeper, KeptBatches),
+    Unheld,  # what is trained can be held: before anything makes forward run again
     *(LocalGradients, CollectiveValues),  # each rank's own part, before it is added to the others'
     *(Scaling, Schedules, Autocast, Loggers),  # mixed precision used in a way that breaks it
     *(LostUpdates, FrozenState, Averages, Accumulation, Hyperparameters, HeadGap),  # what low precision rounds away

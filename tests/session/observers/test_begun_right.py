@@ -107,6 +107,31 @@ def test_what_is_frozen_and_moves_is_told(is_none: bool, said: list[tuple[str, s
     assert told(tmp_path, before=freeze, is_none=is_none) == said
 
 
+@pytest.mark.parametrize(("is_new", "said"), [(False, [("HC262", "warning")]), (True, [])])
+def test_what_is_frozen_and_follows_its_old_gradient_is_told(
+    is_new: bool, said: list[tuple[str, str]], tmp_path: Path
+) -> None:
+    """One that the program makes anew for each update is a way of training."""
+    old: list[Tensor] = []
+
+    def before(model: nn.Sequential, step: int) -> None:
+        weight = model[0].weight
+        if step == 8 and isinstance(weight, Tensor) and weight.grad is not None:
+            weight.requires_grad_(False)
+            old.append(weight.grad)
+
+    def give_back(model: nn.Module, args: object) -> None:  # after zero_grad
+        if old and isinstance(model, nn.Linear):
+            model.weight.grad = torch.randn_like(old[0]) if is_new else old[0]
+
+    def made() -> nn.Sequential:
+        model = net()
+        model[0].register_forward_pre_hook(give_back)
+        return model
+
+    assert told(tmp_path, before=before, model=made) == said
+
+
 def always_frozen() -> nn.Sequential:
     model = net()
     model[0].requires_grad_(False)

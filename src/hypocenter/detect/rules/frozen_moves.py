@@ -2,11 +2,13 @@
 
 What it means
     `requires_grad` was switched off for a parameter that had been trained, and its optimizer moves it all the same: its
-    old gradient is set to zero in each step and not to None, so momentum carries it on and weight decay shrinks it.
+    old gradient is set to zero in each step and not to None, so momentum carries it on and weight decay shrinks it; or
+    nobody touches the old gradient, and each update follows it once more.
 
 How it is decided
-    The parameter asked for a gradient at one of the first four updates, asks for none now, and has a gradient of zeros.
-    Samples of it before and after an update: they differ at two looks in a row, at every fourth update.
+    The parameter asked for a gradient at one of the first four updates, asks for none now, and has a gradient of zeros,
+    or the one that it had four updates ago, in the same place and not written to since. Samples of it before and after
+    an update: they differ at two looks in a row, at every fourth update.
 
 What to do
     `zero_grad(set_to_none=True)`, which is the default, or take the parameter out of the optimizer.
@@ -20,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import FROZEN_MOVES
+from hypocenter.detect.law_rows import FROZEN_MOVES, OLD
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Remedy
 
@@ -33,11 +35,15 @@ def check(window: Window) -> Iterator[Finding]:
     """Fire at the step at which it is seen again."""
     for row in window.by_phase["optimizer"]:
         if row.port == FROZEN_MOVES:
+            is_old = row.op == OLD
             yield Finding(
                 code="HC262", kind="config", severity="warning", step=row.step, rank=window.rank, phase="optimizer",
                 title=f"{row.site} is frozen, and {row.module} moves it", site=row.site, param=row.site,
                 cause="program-error", confidence="proven",
-                why=("it asks for no gradient, the one that it has is 0, and each update changes it",),
-                then=("momentum and weight decay go on acting on it",),
+                why=(
+                    f"it asks for no gradient, the one that it has is {'of before' if is_old else '0'}, and each "
+                    "update changes it",
+                ),
+                then=("its old gradient is used once more" if is_old else "momentum and weight decay act on it",),
                 remedy=Remedy(action="no-gradient", text="zero_grad(set_to_none=True), or out of the optimizer"),
             )  # fmt: skip

@@ -3,18 +3,21 @@
 What it means
     A parameter that had a gradient at every update has none any more (it was frozen, cut off from the loss, or replaced
     by another), or one that has a gradient is in no optimizer: it was left out of the list, or its module was built
-    anew after the optimizer was made. It stays as it is while everything else learns. Or a forward in training was
-    never gone back from: its batch is computed and thrown away. Or something is used twice: two backward passes begin
-    at one loss, or two updates use the same gradients. Or what is computed from a parameter comes to the loss without
-    its gradient (`detach()`, `no_grad()`), where it came with it before: one of two uses of a tied weight, one term of
-    the loss. Or an optimizer holds a parameter that never gets a gradient, though its values come to the loss. Or the
-    gradients of some micro-batches are in no update at all. Or every gradient is exactly 0 while the loss is not: what
-    is trained and what it is held against are one tensor, and their gradients cancel out.
+    anew after the optimizer was made, or it lies in a plain list, where `parameters()` does not look, or `forward`
+    makes it anew. It stays as it is while everything else learns. Or a forward in training was never gone back from:
+    its batch is computed and thrown away. Or something is used twice: two backward passes begin at one loss, or two
+    updates use the same gradients. Or what is computed from a parameter comes to the loss without its gradient
+    (`detach()`, `no_grad()`), where it came with it before: one of two uses of a tied weight, one term of the loss. Or
+    an optimizer holds a parameter that never gets a gradient, though its values come to the loss. Or the gradients of
+    some micro-batches are in no update at all. Or every gradient is exactly 0 while the loss is not: what is trained
+    and what it is held against are one tensor, and their gradients cancel out.
 
 How it is decided
     A parameter with a gradient that is not zero at each of the first four updates of its optimizer, and none, or
     zero, at eight updates in a row, while its module is still called. A parameter with a gradient that no optimizer
     of the program holds, at updates 1, 2, 4, 8, ... and every 1000th, or while an optimizer steps that never had one.
+    The same at four of the steps 0, 1, 2, 4, 8, ... 64 for what lies among others in a list or dict of a trained model,
+    or is made in `forward`, unless it moves, is a copy of what an optimizer holds, or hands its gradient on to that.
     At steps of `--audit`: a call of a model in training that no backward went through, in a step of fewer micro-batches
     than the audited steps before, in which there was no such call. Two backward passes of one step from the
     same loss, or an update with the gradients of the one before and no backward pass between, after three updates
@@ -26,7 +29,8 @@ How it is decided
 
 What to do
     Give the parameter to the optimizer, or tell the program that it is not trained: `requires_grad_(False)`. Make the
-    optimizer after the model is complete. Look for `detach()`, `no_grad()` and branches on the way to the loss.
+    optimizer after the model is complete, keep layers in `nn.ModuleList`, and make parameters in `__init__`. Look for
+    `detach()`, `no_grad()` and branches on the way to the loss.
 
 When it is wrong
     A curriculum that stops to train a part on purpose without `requires_grad_(False)`, and goes on to call it. What was
@@ -44,6 +48,8 @@ from hypocenter.detect.law_rows import (
     ALL,
     ALWAYS,
     CUT_OFF,
+    HIDDEN,
+    MADE_ANEW,
     NEVER,
     NO_GRADIENT,
     NOT_CONSUMED,
@@ -98,6 +104,10 @@ def check(window: Window) -> Iterator[Finding]:
         beside = f"{first.site} gets a gradient, and no optimizer holds it"
         if first.module == NOTHING:
             beside = "the optimizer that steps has a gradient for none of its own: it holds what the model does not use"
+        elif first.module == HIDDEN:
+            beside = f"no optimizer is given it: parameters() does not look into {first.op}, which is no module"
+        elif first.module == MADE_ANEW:
+            beside = "forward makes another parameter under this name in each step: no optimizer can hold that"
         elif first.module == first.site:
             beside = f"the optimizer holds another tensor, which the model had under the name {first.site} before"
         elif first.module == STRANGER:

@@ -1,7 +1,8 @@
 """What is frozen stays where it is, although an optimizer holds it. For HC262.
 
-A parameter whose `requires_grad` is switched off gets no gradient any more; but where its old one is set to zero and
-not to None, the optimizer goes on with it: momentum carries it on, and weight decay draws it to zero.
+A parameter whose `requires_grad` is switched off gets no gradient any more; but where its old one is not set to None,
+the optimizer goes on with it: momentum carries it on, and weight decay draws it to zero. Where the old one is left as
+it is, each update follows it once more.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hypocenter.detect.law_rows import FROZEN_MOVES
+from hypocenter.detect.law_rows import FROZEN_MOVES, OLD
+from hypocenter.nouns import replace
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.optimizer_rows import number_row
 from hypocenter.session.observers.sampled import Deferred, sample
@@ -29,11 +31,13 @@ class FrozenMoves(Observer):
         self._deferred = Deferred(context.ride)
         self._trained: set[int] = set()  # ids of those that have asked for a gradient
         self._before: list[tuple[Tensor, Tensor]] = []
+        self._gradients: dict[int, tuple[int, int]] = {}  # of what was frozen at the look before: which, its version
+        self._kind = ""
         self._n_moved = 0
         self._n_updates = 0
 
     def before_update(self, update: Update) -> None:
-        """Keep what is frozen and has a gradient of zeros."""
+        """Keep what is frozen and has a gradient of zeros, or the one that it had at the look before."""
         if self._deferred.waiting:
             self._deferred.read()
         self._before, self._n_updates = [], self._n_updates + 1
@@ -44,10 +48,16 @@ class FrozenMoves(Observer):
             return
         norms, label = update.check.grad_norms, self.context.label
         frozen = [p for p in update.parameters if not p.requires_grad and p.grad is not None and id(p) in self._trained]
+        known, self._gradients = self._gradients, {}
         for parameter in frozen[:PARAMETERS]:
-            values = sample(parameter.detach(), ELEMENTS) if norms.get(label(parameter), 0.0) == 0.0 else None
+            if (gradient := parameter.grad) is None:
+                continue
+            mine = self._gradients[id(parameter)] = (id(gradient), gradient._version)
+            is_zero = norms.get(label(parameter), 0.0) == 0.0
+            values = sample(parameter.detach(), ELEMENTS) if is_zero or known.get(id(parameter)) == mine else None
             if values is not None:
                 self._before.append((parameter, values.clone()))
+                self._kind = "" if is_zero else OLD
 
     def after_update(self, update: Update) -> None:
         """Has it moved?"""
@@ -61,11 +71,13 @@ class FrozenMoves(Observer):
             if after is not None and after.shape == values.shape
         ]
         name, kind, step = self.context.label(before[0][0]), type(update.optimizer).__name__, update.step
+        gradient = self._kind
         if has_moved:
-            self._deferred.add(torch.stack(has_moved), lambda host: self._note(host, name, kind, step))
+            self._deferred.add(torch.stack(has_moved), lambda host: self._note(host, name, kind, step, gradient))
 
-    def _note(self, moved: Sequence[float], name: str, kind: str, step: int) -> None:
+    def _note(self, moved: Sequence[float], name: str, kind: str, step: int, gradient: str) -> None:
         self._n_moved = self._n_moved + 1 if moved[0] else 0
         if self._n_moved == TIMES:
             order = self.context.clock.next_order()
-            self.rows.append(number_row(name, FROZEN_MOVES, step, order, TIMES, module=kind))
+            row = number_row(name, FROZEN_MOVES, step, order, TIMES, module=kind)
+            self.rows.append(replace(row, op=gradient))

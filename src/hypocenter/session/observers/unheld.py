@@ -1,0 +1,193 @@
+"""Trained parameters that no optimizer can hold: they are in a plain list, or made anew in forward. For HC233.
+
+`parameters()` does not look into lists, tuples and dicts, so no optimizer is given what lies there; and what forward
+makes is newer than the optimizer. Both get a gradient, which the graph of the loss tells, and nobody uses it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as torch_module
+
+from hypocenter import schedule
+from hypocenter.detect.law_rows import HIDDEN, MADE_ANEW, NOT_STEPPED
+from hypocenter.nouns import replace
+from hypocenter.session.observer import Context, Observer, Update
+from hypocenter.session.observers.optimizer_rows import number_row
+from hypocenter.session.observers.sampled import sample
+from hypocenter.tap.weakly import Ref
+
+LAST = 64  # step
+LOOKS = 4  # that a parameter must have been outside at: an optimizer may be made later
+ELEMENTS, FEWEST = 64, 4  # of a parameter that are looked at, and that are needed to tell two apart
+NODES = 20_000  # of a graph
+KEPT = 1024  # parameters that were made, before those that are gone are let go of
+FRAMES = 64  # from a registration up to the call of a module
+HANDED_ON = 0.99  # cosine of two gradients, one of which comes from the other
+
+
+class Unheld(Observer):
+    """Writes a row for each parameter that got a gradient at every look so far, is in no optimizer, and stays."""
+
+    until = LAST
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._is_due = schedule.parse("doubling")
+        self._leaves: dict[int, tuple[Tensor, str | None]] = {}  # of the step under way, with their names
+        self._made: dict[int, Ref[Tensor]] = {}  # by a call of a module, after the first step
+        self._values: dict[int, tuple[Ref[Tensor], Tensor]] = {}  # of a hidden one, at the first look
+        self._excused: dict[int, Ref[Tensor]] = {}  # what they are or get is that of others
+        self._looks: dict[int | str, list[int]] = {}  # steps at which it was outside
+
+    def attach(self) -> Callable[[], None]:
+        """Hear of parameters that modules are given."""
+        return torch_module.register_module_parameter_registration_hook(self._given).remove
+
+    def _given(self, module: nn.Module, name: str, parameter: Tensor | None) -> None:
+        step = self.context.clock.step
+        if parameter is None or not 0 < step <= LAST:  # in the first one a module may be completed
+            return
+        if len(self._made) > KEPT:
+            self._made = {key: ref for key, ref in self._made.items() if ref() is not None}
+        if _is_in_a_call():
+            self._made[id(parameter)] = Ref(parameter)
+
+    def before_backward(self, roots: Sequence[Any]) -> None:
+        """The graph is still there, and so is what forward has made."""
+        if self._is_due(self.context.clock.step):
+            name = self.context.names.param_name
+            self._leaves.update((id(p), (p, name(p))) for p in _leaves(root.grad_fn for root in roots))
+
+    def before_update(self, update: Update) -> None:
+        """Who got a gradient, and is held by nobody?"""
+        leaves, self._leaves = self._leaves, {}
+        framework = self.context.framework
+        if not leaves or not update.check.is_finite or framework.optimizer(update.optimizer) is None:
+            return
+        own = set(map(id, update.parameters))
+        found = {
+            id(p): (p, name)
+            for p, name in leaves.values()
+            if isinstance(p, nn.Parameter) and p.grad is not None and (name is None or self._is_made(p))
+        }
+        if found.keys() <= own or not own & leaves.keys():
+            return
+        held = {id(p): p for each in self.context.optimizers() for group in each.param_groups for p in group["params"]}
+        if found.keys() <= held.keys() or framework.has_copies(list(held.values())):
+            return
+        others = [p for p in held.values() if isinstance(p, Tensor) and p.grad is not None]
+        for key, (p, _) in found.items():
+            if key not in held and any(_is_of(p, other) for other in others):
+                self._excused[key] = Ref(p)
+        outside = [each for key, each in found.items() if key not in held and not self._is_excused(each[0])]
+        made = sorted(name for _, name in outside if name is not None)
+        told = [(name, "", MADE_ANEW, since) for name in made if (since := self._since(name, update.step)) is not None]
+        told += [
+            (name, where, HIDDEN, since)
+            for name, where, p in self._hidden([p for p, name in outside if name is None], own)
+            if self._stays(p) and (since := self._since(id(p), update.step)) is not None
+        ]
+        for name, where, kind, since in told:
+            order, n_steps = self.context.clock.next_order(), update.step - since
+            row = number_row(name, NOT_STEPPED, update.step, order, n_steps, module=kind, call=len(told))
+            self.rows.append(replace(row, op=where))
+
+    def _is_made(self, parameter: Tensor) -> bool:
+        ref = self._made.get(id(parameter))
+        return ref is not None and ref() is parameter
+
+    def _is_excused(self, parameter: Tensor) -> bool:
+        ref = self._excused.get(id(parameter))
+        return ref is not None and ref() is parameter
+
+    def _since(self, key: int | str, step: int) -> int | None:
+        """The step at which it was first seen outside, once it was often enough."""
+        steps = self._looks.setdefault(key, [])
+        steps.append(step)
+        return steps[0] if len(steps) == LOOKS else None
+
+    def _stays(self, parameter: Tensor) -> bool:
+        """Nobody moves it, by hand or in another way."""
+        values = sample(parameter.detach(), ELEMENTS)
+        ref, before = self._values.get(id(parameter), (None, None))
+        if values is None:
+            return False
+        if before is None or ref is None or ref() is not parameter:
+            self._values[id(parameter)] = Ref(parameter), values.clone()
+            return True
+        return before.shape == values.shape and bool((before == values).all())
+
+    def _hidden(self, parameters: Sequence[Tensor], own: set[int]) -> list[tuple[str, str, Tensor]]:
+        """Name, container, and the parameter, of those in a container of a model that this optimizer trains."""
+        wanted = set(map(id, parameters))
+        models = [m for m in self.context.names.roots() if any(id(p) in own for p in m.parameters())]
+        inside = {id(module) for model in models for module in model.modules()} if wanted else set[int]()
+        held = [
+            (name, container, p)
+            for prefix, module in self.context.names.modules()
+            if id(module) in inside
+            for container, name, p in _in_containers(prefix, module)
+        ]
+        excused = {container for _, container, p in held if self._is_excused(p)}
+        return [(name, container, p) for name, container, p in held if id(p) in wanted and container not in excused]
+
+
+def _is_in_a_call() -> bool:
+    """Whether this comes from the call of a module."""
+    frame = sys._getframe(2)
+    for _ in range(FRAMES):
+        if frame is None or frame.f_code.co_name == nn.Module._call_impl.__name__:
+            return frame is not None
+        frame = frame.f_back
+    return False
+
+
+def _leaves(nodes: Iterable[Any]) -> Iterator[Tensor]:
+    """That a backward from these nodes adds gradients to."""
+    left = [node for node in nodes if node is not None]
+    seen = set(left)
+    while left and len(seen) < NODES:
+        node = left.pop()
+        leaf = getattr(node, "variable", None)
+        if isinstance(leaf, Tensor):
+            yield leaf
+        new = {after for after, _ in node.next_functions if after is not None} - seen
+        seen |= new
+        left += new
+
+
+def _in_containers(prefix: str, module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
+    """(container, name, parameter) of modules and parameters in a list, tuple or dict that a module holds.
+
+    Who puts one thing alone into a list does that to hide it, and who sets it to evaluation does not train it.
+    """
+    for key, value in list(vars(module).items()):
+        if key.startswith("_") or not isinstance(value, (list, tuple, dict)) or len(value) < 2:
+            continue
+        name = f"{prefix}.{key}" if prefix else key
+        for index, each in list(value.items()) if isinstance(value, dict) else enumerate(value):
+            if isinstance(each, nn.Module) and each.training:
+                yield from ((name, f"{name}[{index!r}].{inner}", p) for inner, p in each.named_parameters())
+            elif isinstance(each, Tensor):
+                yield name, f"{name}[{index!r}]", each
+
+
+def _is_of(parameter: Tensor, other: Tensor) -> bool:
+    """Whether the other one, which an optimizer holds, is what this is a copy of, or is given its gradient."""
+    if parameter.shape != other.shape:
+        return False
+    tensors = (parameter.detach(), other.detach(), parameter.grad, other.grad)
+    values = [part for t in tensors if t is not None and (part := sample(t, ELEMENTS)) is not None]
+    if len(values) < len(tensors) or len(set(map(len, values))) > 1 or len(values[0]) < FEWEST:
+        return True  # that cannot be told
+    mine, theirs, grad, other_grad = (v.double().cpu() for v in values)
+    if float((mine - mine[0]).abs().max()) > 0.0 and torch.equal(mine, theirs):
+        return True
+    sizes = float(grad.norm() * other_grad.norm())
+    return sizes == 0.0 or abs(float(grad @ other_grad)) >= HANDED_ON * sizes
