@@ -39,7 +39,7 @@ class Unheld(Observer):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._is_due = schedule.parse("doubling")
-        self._leaves: dict[int, tuple[Tensor, str | None]] = {}  # of the step under way, with their names
+        self._leaves: dict[int, tuple[Ref[Tensor], str | None]] = {}  # of the step under way, with their names
         self._made: dict[int, Ref[Tensor]] = {}  # by a call of a module, after the first step
         self._values: dict[int, tuple[Ref[Tensor], Tensor]] = {}  # of a hidden one, at the first look
         self._excused: dict[int, Ref[Tensor]] = {}  # what they are or get is that of others
@@ -62,7 +62,7 @@ class Unheld(Observer):
         """The graph is still there, and so is what forward has made."""
         if self._is_due(self.context.clock.step):
             name = self.context.names.param_name
-            self._leaves.update((id(p), (p, name(p))) for p in _leaves(root.grad_fn for root in roots))
+            self._leaves.update((id(p), (Ref(p), name(p))) for p in _leaves(root.grad_fn for root in roots))
 
     def before_update(self, update: Update) -> None:
         """Who got a gradient, and is held by nobody?"""
@@ -73,8 +73,8 @@ class Unheld(Observer):
         own = set(map(id, update.parameters))
         found = {
             id(p): (p, name)
-            for p, name in leaves.values()
-            if isinstance(p, nn.Parameter) and p.grad is not None and (name is None or self._is_made(p))
+            for ref, name in leaves.values()
+            if isinstance(p := ref(), nn.Parameter) and p.grad is not None and (name is None or self._is_made(p))
         }
         if found.keys() <= own or not own & leaves.keys():
             return
