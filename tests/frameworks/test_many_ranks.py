@@ -64,8 +64,6 @@ def test_megatron_a_healthy_twin_is_silent_and_no_bit_changes(job, axis):
 
     assert seen.digests == plain.digests
     assert (seen.diagnosis["status"], seen.alarms, seen.diagnosis["notes"]) == ("healthy", [], [])
-    assert all(record.grad_norm and record.loss for _, record in seen.run.step_records())
-    assert not list(seen.run.readings(phase="scaler"))
     places = seen.run.places
     assert {rank: place.source for rank, place in places.items()} == {0: "Megatron-Core", 1: "Megatron-Core"}
     assert places[1].coords == Coords(**WHERE[axis])
