@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,9 @@ import pytest
 
 from hypocenter.nouns import Place
 from hypocenter.record.layout import rank_directories
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "processes"))
+from ports import free_port  # isort: skip
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 SECONDS = 300
@@ -44,8 +46,6 @@ if __name__ == "__main__":
 SPAWN = (
     TRAIN.partition("if __name__")[0]
     + """
-import socket
-
 def work(rank, port):
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     train()
@@ -54,10 +54,7 @@ def work(rank, port):
     dist.destroy_process_group()
 
 if __name__ == "__main__":
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    torch.multiprocessing.spawn(work, args=(port,), nprocs=2)
+    torch.multiprocessing.spawn(work, args=(int(os.environ["PORT"]),), nprocs=2)
 """
 )
 ACCELERATE = """
@@ -139,7 +136,8 @@ def run(folder: Path, program: str, *words: str, **variables: str) -> subprocess
     """`hypocenter run` these words in the folder, with the program as train.py."""
     (folder / "train.py").write_text(program)
     kept = {key: value for key, value in os.environ.items() if not key.startswith("HYPOCENTER_")}
-    env = kept | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", "TORCH_NUM_THREADS": "1"} | variables
+    env = kept | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", "TORCH_NUM_THREADS": "1"}
+    env |= {"PORT": str(free_port())} | variables
     command = [sys.executable, "-m", "hypocenter", "run", "--out", "r", *words]
     return subprocess.run(
         command,
@@ -218,10 +216,7 @@ def fake_launcher(folder: Path, name: str) -> dict[str, str]:
     path.parent.mkdir()
     path.write_text(FAKE_SRUN.format(python=sys.executable))
     path.chmod(0o755)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    return {"PATH": f"{path.parent}{os.pathsep}{os.environ['PATH']}", "PORT": str(port)}
+    return {"PATH": f"{path.parent}{os.pathsep}{os.environ['PATH']}", "PORT": str(free_port())}
 
 
 def program_of(name: str) -> str:

@@ -17,7 +17,7 @@ class Terminal(io.StringIO):
 
 
 def until_shown(out: io.StringIO) -> None:
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 200
     while "..." not in out.getvalue() and time.monotonic() < deadline:
         time.sleep(0.005)
 

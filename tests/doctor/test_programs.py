@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-import time
 from pathlib import Path
 
 from hypocenter.doctor import gather
@@ -30,13 +29,10 @@ def test_a_program_that_does_not_exist() -> None:
 
 
 def test_a_program_that_hangs_is_stopped_with_its_children() -> None:
-    began = time.monotonic()
-
-    reply = run([sys.executable, "-c", HANGS], environ=os.environ, timeout_s=1.0)
+    reply = run([sys.executable, "-c", HANGS], environ=os.environ, timeout_s=1.0)  # for ever, if one were left
 
     assert reply is not None
     assert reply.code is None
-    assert time.monotonic() - began < 30.0  # not the ten minutes of a test's own limit
 
 
 def test_a_program_that_ignores_signals_is_stopped() -> None:

@@ -96,7 +96,8 @@ def job(tmp_path, monkeypatch):
 
     def run(script: str, *args: str, record: bool = True, n: int = 2, dies: bool = False, **options: str) -> Ran:
         out = tmp_path / "run" if record else None
-        ended = fork(HERE / script, *args, n=n, out=out, config=options, timeout=SECONDS)
+        patient: dict[str, Any] = {} if dies else {"agree_timeout_s": 120.0}  # ranks share the cores with other tests
+        ended = fork(HERE / script, *args, n=n, out=out, config=patient | options, timeout=SECONDS)
         assert (ended.code != 0) == dies, ended.stdout + ended.stderr
         digests = sorted(re.findall(r"rank \d+ digest [0-9a-f]{64}", ended.stdout))
         assert len(digests) == (0 if dies else n)

@@ -2,6 +2,8 @@
 
 import pytest
 
+from hypocenter.nouns import Coords
+
 pytest.importorskip("deepspeed")
 pytestmark = pytest.mark.slow
 
@@ -100,6 +102,9 @@ def test_as_it_is_usually_set_up_healthy_steps_that_are_done_again_are_silent(jo
 
     assert seen.digests == plain.digests
     assert (seen.diagnosis["status"], seen.alarms) == ("healthy", [])
+    assert [(place.source, place.coords) for _, place in sorted(seen.run.places.items())] == [
+        ("DeepSpeed", Coords(dp=rank)) for rank in (0, 1)
+    ]
     assert ("again[0]" in {row.port for row in seen.run.readings(rank=1, site="sdc")}) == (stage != "3")
     assert ("grad_made" in {row.port for row in seen.run.readings(rank=1, phase="grad")}) == (stage != "3")
     for refused in ("could not be checked by doing it again (sdc_check)", "could not be audited"):

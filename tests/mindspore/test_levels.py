@@ -65,8 +65,15 @@ def find(run: RecordedRun | None, **where: Any) -> list[Reading]:
     return list(run.readings(**where))
 
 
-@pytest.mark.parametrize("level", ["modules", "tensors", "ops"])
-@pytest.mark.parametrize("how", [pytest.param(with_function, marks=pytest.mark.queues), with_cell, accumulating])
+@pytest.mark.parametrize(
+    ("how", "level"),
+    [
+        *((how, level) for how in (with_function, with_cell, accumulating) for level in ("modules", "tensors")),
+        pytest.param(with_function, "ops", marks=pytest.mark.queues),
+        (with_cell, "ops"),
+        (accumulating, "ops"),
+    ],
+)
 def test_parameters_come_out_the_same_to_the_bit(level: str, how: Callable[..., None], tmp_path: Path) -> None:
     without, _ = trained(None, how=how)
     with_it, run = trained(tmp_path / "run", how=how, level=level, sketch=True, param_schedule="every=1")

@@ -245,12 +245,17 @@ def test_every_kind_of_optimizer_is_seen(tmp_path: Path, name: str) -> None:
     assert sorted(named) == sorted(p.name for p in training.net.trainable_params())
 
 
-@pytest.mark.queues
-@pytest.mark.parametrize("style", [*STYLES, compiled_step], ids=lambda style: style.__name__)
-@pytest.mark.parametrize("mode", ["pynative", "graph"])
-def test_training_is_bit_identical(tmp_path: Path, style: Any, mode: str) -> None:
-    if mode == "graph" and style in (grad_alone, own_step):
-        pytest.skip("not a program that MindSpore can compile")
+QUEUED = (functional, train_one_step, own_step, accumulated)  # a program's queues, at four times the CPU
+NOT_COMPILED = (grad_alone, own_step)  # not programs that MindSpore can compile
+WAYS = [
+    *(pytest.param("pynative", style, marks=[pytest.mark.queues] if style in QUEUED else []) for style in STYLES),
+    ("pynative", compiled_step),
+    *(("graph", style) for style in (*STYLES, compiled_step) if style not in NOT_COMPILED),
+]
+
+
+@pytest.mark.parametrize(("mode", "style"), WAYS)
+def test_training_is_bit_identical(tmp_path: Path, mode: str, style: Any) -> None:
     ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE)
     plain = Training()
     style(plain)

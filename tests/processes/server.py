@@ -27,9 +27,7 @@ import importlib.util
 import json
 import os
 import pkgutil
-import random
 import signal
-import socket
 import sys
 import tempfile
 import threading
@@ -40,6 +38,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn, TextIO
 
+from ports import free_port
 from reducers import keep_reducers
 
 SOON = {  # by framework what nearly every program imports, or Hypocenter in it
@@ -58,7 +57,6 @@ ROOMS = ("session", "tap", "replay", "summary", "record", "optimizers", "detect"
 NOT_SOON = ("__main__", "tap.frameworks.")  # but for what a program alone says that it is wanted
 PATIENCE_S = 10.0  # between SIGTERM and SIGKILL to the ranks that are left; torchrun waits 30
 POSIX_SPAWN = os.posix_spawn
-PORTS = range(20000, 32000)  # below those that Linux gives to whoever asks for any (ip_local_port_range: 32768...)
 
 
 class Become(BaseException):
@@ -280,7 +278,7 @@ def _spawn(
 
 def _be_agent(argv: list[str]) -> NoReturn:
     n_ranks, script = int(argv[3]), argv[4:]
-    port = _free_port()
+    port = free_port()
     living: dict[int, int] = {}
     for rank in range(n_ranks):
         pid = os.fork()
@@ -309,15 +307,6 @@ def _of_rank(rank: int, n_ranks: int, port: int) -> dict[str, str]:
     elastic = {"TORCHELASTIC_RESTART_COUNT": 0, "TORCHELASTIC_MAX_RESTARTS": 0, "TORCHELASTIC_RUN_ID": f"fork-{port}"}
     place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
     return {name: str(value) for name, value in (numbers | sizes | elastic | place).items()}
-
-
-def _free_port() -> int:
-    chance = random.Random()  # of this process: the workers of a test run must not agree
-    while True:
-        port = chance.choice(PORTS)
-        with socket.socket() as asked:
-            if asked.connect_ex(("127.0.0.1", port)):
-                return port
 
 
 def _signal(pids: Mapping[int, int], number: int) -> None:

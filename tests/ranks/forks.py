@@ -12,18 +12,16 @@ were stopped (SIGSTOP), once no other is left to wait for.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import os
-import random
 import runpy
 import signal
-import socket
 import sys
 import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "processes"))
 
+from ports import free_port
 from reducers import keep_reducers
 
 
@@ -43,7 +41,7 @@ def main() -> int:
 
     torch.set_num_threads(1)
     keep_reducers()
-    port = _free_port()
+    port = free_port()
     children: dict[int, int] = {}
     for rank in range(args.nproc_per_node):
         pid = os.fork()
@@ -52,14 +50,6 @@ def main() -> int:
         children[pid] = rank
         print(f"rank {rank} pid {pid}", file=sys.stderr, flush=True)
     return _wait(children, args.grace)
-
-
-def _free_port() -> int:
-    """Below those that the kernel gives to connections: such a one may be taken before rank 0 listens on it."""
-    while True:
-        with socket.socket() as free, contextlib.suppress(OSError):
-            free.bind(("127.0.0.1", port := random.randrange(20_000, 32_000)))
-            return port
 
 
 def _be_rank(rank: int, args: argparse.Namespace, port: int) -> None:

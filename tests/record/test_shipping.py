@@ -69,7 +69,7 @@ def shipped(out: Path, address: str, n_steps: int, said: list[str], *, is_closed
     if is_closed:
         writer.close()
         finish_run(out, "finished", 0, [])
-        shipper.close(20)
+        shipper.close(200)
     return shipper
 
 
@@ -138,19 +138,19 @@ def test_nothing_acknowledged_is_lost_whatever_the_store_does(tmp_path: Path, st
     said: list[str] = []
     address = f"s3://runs/{fault.replace(' ', '-')}"
     shipper = shipped(tmp_path / "run", address, 1_300, said, is_closed=False)
-    shipper.wait(20)
+    shipper.wait(200)
 
     assert store.done[fault] > before
     assert assert_acknowledged_is_there(address) > 0
     store.faults = {}
-    shipper.close(20)
+    shipper.close(200)
     assert assert_acknowledged_is_there(address) == len(list((tmp_path / "run" / "rank-00000").iterdir()))
     assert all(SECRET not in line for line in said)
 
 
 def test_what_died_before_it_was_shipped_is_all_that_is_lost(tmp_path: Path, store: Store) -> None:
     out = tmp_path / "run"
-    shipped(out, "s3://runs/died", 1_300, [], is_closed=False).wait(20)
+    shipped(out, "s3://runs/died", 1_300, [], is_closed=False).wait(200)
     here = rows(out)[1]
 
     shutil.rmtree(out)  # the machine and its disk
@@ -256,7 +256,7 @@ def test_no_secret_is_in_the_recording_or_in_what_was_said(tmp_path: Path, store
     while not said:
         time.sleep(0.01)
     store.faults = {}
-    shipper.close(20)
+    shipper.close(200)
 
     filesystem, _ = filesystem_of("s3://runs/secret")
     filesystem.invalidate_cache()

@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from hypocenter.nouns import Coords, Diagnosis, Finding, Place, Reading, Remedy, Run, Source, StepRecord, Summary
-from hypocenter.record.schema import readings_batch
+from hypocenter.record.schema import readings_batch, steps_batch
 
 
 @dataclass
@@ -29,6 +29,10 @@ class FakeRecording:
     rows: list[tuple[int, Reading]] = field(default_factory=list)
     step_rows: list[StepRecord] = field(default_factory=list)
 
+    @property
+    def n_rows(self) -> int:
+        return len(self.rows)
+
     def table(self) -> pa.Table:
         table = pa.Table.from_batches([readings_batch([row for _, row in self.rows])])
         return table.append_column("rank", pa.array([rank for rank, _ in self.rows], pa.int32()))
@@ -38,6 +42,19 @@ class FakeRecording:
 
     def step_records(self) -> list[tuple[int, StepRecord]]:
         return [(self.ranks[0], record) for record in self.step_rows]
+
+    def record_table(self, rank: int) -> pa.Table:
+        return pa.Table.from_batches([steps_batch([record for r, record in self.step_records() if r == rank])])
+
+
+@dataclass
+class Job(FakeRecording):
+    """A recording of many ranks."""
+
+    records: list[tuple[int, StepRecord]] = field(default_factory=list)
+
+    def step_records(self) -> list[tuple[int, StepRecord]]:
+        return self.records
 
 
 OVERFLOW = Finding(

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
 
 import pytest
-from report_fakes import FINDINGS, OVERFLOW, FakeRecording, planted
+from report_fakes import FINDINGS, OVERFLOW, FakeRecording, Job, planted
 
 from hypocenter.nouns import Coords, Diagnosis, Finding, Place, Run, StepRecord, replace
 from hypocenter.report.formats import html, terminal
@@ -15,16 +14,6 @@ from hypocenter.report.rank_grid import MOST_CELLS, details, rank_grid, ranks_in
 from hypocenter.report.rank_states import RankState, rank_states
 from hypocenter.report.rank_table import drawn, grid_of_findings, in_words, rank_lines
 from hypocenter.report.screen import Screen
-
-
-@dataclass
-class Job(FakeRecording):
-    """A recording of many ranks."""
-
-    records: list[tuple[int, StepRecord]] = field(default_factory=list)
-
-    def step_records(self) -> list[tuple[int, StepRecord]]:
-        return self.records
 
 
 def job(tp=1, dp=1, pp=1, *, bad=None, lost=(), has_layout=True, n_steps=3) -> Job:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 import textwrap
-import time
 from pathlib import Path
 
 import pytest
@@ -171,11 +170,9 @@ def test_the_exit_does_not_wait_for_a_device_that_is_stuck(trained, monkeypatch,
         trained.parts.observers, "at_end", lambda: pytest.fail("an observer reads the device at the end")
     )
     monkeypatch.setattr(trained._boundary, "at_end", lambda: pytest.fail("parameters are read at the end"))
-    began = time.monotonic()
 
-    trained.close()
+    trained.close()  # for ever, if it waited
 
-    assert time.monotonic() - began < 5.0
     assert Stuck.n_asked > 2
     assert any("had not done its work when the program ended" in line for line in trained.warn.lines)
     assert diagnose(open_run(tmp_path / "run")).n_steps == 2

@@ -138,7 +138,7 @@ def test_neighbours_in_a_ring_connect_at_the_same_time():
         barriers[frozenset((rank, (rank + 1) % n))] = threading.Barrier(2)
 
     def pair(rank):
-        return lambda other: barriers[frozenset((rank, other))].wait(timeout=20)
+        return lambda other: barriers[frozenset((rank, other))].wait(timeout=200)
 
     failed = []
 

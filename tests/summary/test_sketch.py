@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import itertools
 import math
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from hypocenter.nouns import replace
 from hypocenter.summary.merge import merge_all
@@ -93,6 +96,32 @@ def test_torch_and_numpy_agree_on_every_dtype(dtype: torch.dtype, shape: tuple[i
     x = torch.from_numpy(integers(shape, 5)).to(dtype)
 
     assert np.array_equal(sketch_of(x).numpy(), sketch(x.to(torch.float64).numpy()))
+
+
+class Operators(TorchDispatchMode):
+    """Notes what is computed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("shape", [(13, 11), (700,), (2, 3, 5)])
+def test_signs_are_made_once_and_are_real_whatever_mode_asks_first(shape: tuple[int, ...]) -> None:
+    tensor = torch.from_numpy(integers(shape, 7))
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        sketch_of(tensor)
+    with Operators() as seen:
+        again = sketch_of(tensor)
+
+    assert any("mm" in name for name in seen.names)
+    assert not any("xor" in name for name in seen.names)
+    assert np.array_equal(again.numpy(), sketch(tensor.numpy()))
 
 
 def test_complex_numbers_are_pairs() -> None:

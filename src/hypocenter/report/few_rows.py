@@ -9,12 +9,12 @@ from __future__ import annotations
 # pyright: reportAttributeAccessIssue=false
 # (pyarrow.compute makes its functions when it is imported)
 from collections.abc import Iterable, Mapping
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from hypocenter.nouns import Finding, Place
+from hypocenter.record.reader import RecordedRun
 from hypocenter.record.schema import READINGS
 
 MOST_ROWS = 1_000_000  # readings that are kept as they are: some 400 MB
@@ -32,20 +32,19 @@ _TAKEN = [*((name, "max") for name in _LARGEST), *((name, "min") for name in _SM
 _READ = tuple(dict.fromkeys((*(name for name in _KEY if name != "is_norm"), *_LARGEST, *_SMALLEST)))
 
 
-def few_rows(recorded: Any, first: Finding | None) -> pa.Table:
+def few_rows(recorded: RecordedRun, first: Finding | None) -> pa.Table:
     """Readings to draw a page from, with `rank`; OVER_RANKS marks rows that stand for several ranks.
 
     Args:
-        recorded: an open recording (hypocenter.record.reader).
+        recorded: an open recording.
         first: the finding whose rank is shown in detail.
     """
-    scan = getattr(recorded, "scan", None)
-    if scan is None or recorded.n_rows <= MOST_ROWS:
+    if recorded.n_rows <= MOST_ROWS:
         return recorded.table()
     shown = first.rank if first is not None and first.rank in recorded.ranks else recorded.ranks[0]
-    merged = over_ranks(scan(_is_drawn, columns=_READ, needs=("digest",)), recorded.places)
+    merged = over_ranks(recorded.scan(_is_drawn, columns=_READ, needs=("digest",)), recorded.places)
     detail = by_stage(recorded.table(shown), recorded.places.get(shown))
-    return pa.concat_tables([merged, *_of_scalers(scan, shown), detail])
+    return pa.concat_tables([merged, *_of_scalers(recorded, shown), detail])
 
 
 def over_ranks(tables: Iterable[tuple[int, pa.Table]], places: Mapping[int, Place]) -> pa.Table:
@@ -79,10 +78,10 @@ def _is_drawn(batch: pa.RecordBatch) -> pa.Array:
     return pc.and_not(pc.or_(pc.is_null(batch["digest"]), pc.greater(batch["sumsq"], 0.0)), of_diary)
 
 
-def _of_scalers(scan: Any, shown: int) -> list[pa.Table]:
+def _of_scalers(recorded: RecordedRun, shown: int) -> list[pa.Table]:
     """The diary's rows of the two lowest ranks that have one: the first is drawn, the second tells that there are."""
     found: list[pa.Table] = []
-    for rank, table in scan(lambda batch: pc.equal(batch["phase"], "scaler")):
+    for rank, table in recorded.scan(lambda batch: pc.equal(batch["phase"], "scaler")):
         if rank != shown and table.num_rows and len(found) < 2:
             found.append(table)
     return found

@@ -3,33 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Set
 from dataclasses import dataclass
-from typing import Protocol
 
 from hypocenter.axes import AXES
 from hypocenter.detect.step_columns import StepColumns
-from hypocenter.nouns import Coords, Diagnosis, Place, Run, StepRecord
+from hypocenter.nouns import Coords, Diagnosis, Place, StepRecord
 from hypocenter.record.reader import RecordedRun
 
 MOST_RANKS = 1 << 17  # ranks of one job; a world size beyond it is damage, and nothing to draw
 RANK_LOST = "rank-lost"  # the cause of a finding about a rank that died or never came
-
-
-class RecordedRanks(Protocol):
-    """What this needs of an open recording (hypocenter.record.reader)."""
-
-    run: Run
-    ranks: list[int]
-
-    @property
-    def places(self) -> Mapping[int, Place]:
-        """Where each rank stands."""
-        ...
-
-    def step_records(self) -> list[tuple[int, StepRecord]]:
-        """Every (rank, step record)."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +29,7 @@ class RankState:
     is_lost: bool  # it left none, or the diagnosis says that it died or is missing
 
 
-def rank_states(recorded: RecordedRanks, diagnosis: Diagnosis) -> tuple[RankState, ...]:
+def rank_states(recorded: RecordedRun, diagnosis: Diagnosis) -> tuple[RankState, ...]:
     """Every rank of the job in rising order, with those that left no recording.
 
     A missing rank's coordinates come from the groups in which the others name it.
@@ -56,9 +39,7 @@ def rank_states(recorded: RecordedRanks, diagnosis: Diagnosis) -> tuple[RankStat
     ranks = sorted({*range(world), *left})
     errors = [f for f in diagnosis.findings if f.severity == "error" and f.cause != RANK_LOST]
     blamed = {finding.step for finding in errors}
-    bad, last = _by_columns(recorded, blamed) if isinstance(recorded, RecordedRun) else _bad_and_last(
-        recorded.step_records(), blamed
-    )  # fmt: skip
+    bad, last = _bad_and_last(recorded, blamed)
     for finding in errors:
         bad[finding.rank] = min(finding.step, bad.get(finding.rank, finding.step))
     lost = {f.rank for f in diagnosis.findings if f.cause == RANK_LOST} | (set(ranks) - left)
@@ -79,34 +60,20 @@ def rank_states(recorded: RecordedRanks, diagnosis: Diagnosis) -> tuple[RankStat
     )
 
 
-def _bad_and_last(records: Iterable[tuple[int, StepRecord]], blamed: Set[int]) -> tuple[dict[int, int], dict[int, int]]:
+def _bad_and_last(recorded: RecordedRun, blamed: Set[int]) -> tuple[dict[int, int], dict[int, int]]:
     """First bad and last step by rank. A skip of the loss scaler is bad only if it is among the steps with an error."""
-    bad: dict[int, int] = {}
-    last: dict[int, int] = {}
-    for rank, record in records:
-        last[rank] = max(record.step, last.get(rank, record.step))
-        if _is_bad(record) and (record.step in blamed or not _is_left_to_scaler(record)):
-            bad[rank] = min(record.step, bad.get(rank, record.step))
-    return bad, last
-
-
-def _by_columns(recorded: RecordedRun, blamed: Set[int]) -> tuple[dict[int, int], dict[int, int]]:
-    """The same; records are made only of steps that were not finite."""
     bad: dict[int, int] = {}
     last: dict[int, int] = {}
     for rank in recorded.ranks:
         columns = StepColumns(recorded.record_table(rank))
         if len(columns):
             last[rank] = int(columns.steps[-1])
-        few = [(rank, record) for at in columns.is_bad.nonzero()[0].tolist() for record in columns.between(at, at + 1)]
-        bad |= _bad_and_last(few, blamed)[0]
+        not_finite = (record for at in columns.is_bad.nonzero()[0].tolist() for record in columns.between(at, at + 1))
+        for record in not_finite:
+            if record.step in blamed or not _is_left_to_scaler(record):
+                bad[rank] = record.step
+                break
     return bad, last
-
-
-def _is_bad(record: StepRecord) -> bool:
-    return record.n_bad_grads > 0 or any(
-        value is not None and not math.isfinite(value) for value in (record.loss, record.grad_norm)
-    )
 
 
 def _is_left_to_scaler(record: StepRecord) -> bool:

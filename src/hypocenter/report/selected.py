@@ -4,9 +4,8 @@ from __future__ import annotations
 
 # pyright: reportAttributeAccessIssue=false
 # (pyarrow.compute makes its functions when it is imported)
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +13,7 @@ import pyarrow.compute as pc
 
 from hypocenter.detect.bookkeeping import holds_values, is_bookkeeping
 from hypocenter.diagnose.logical import READS, logical_steps
-from hypocenter.nouns import Place
+from hypocenter.record.reader import RecordedRun
 from hypocenter.report.few_rows import by_stage
 from hypocenter.report.selection import Selection, matching_sites, select
 
@@ -30,30 +29,7 @@ class Chosen:
     n_left_out: int  # rows of digests and of what Hypocenter measured for itself, which fit too but were not asked for
 
 
-class Recorded(Protocol):
-    """What this needs of an open recording (hypocenter.record.reader)."""
-
-    ranks: list[int]
-
-    @property
-    def places(self) -> Mapping[int, Place]:
-        """Where each rank stands."""
-        ...
-
-    @property
-    def site_names(self) -> frozenset[str]:
-        """Names of all sites."""
-        ...
-
-    def scan(
-        self, where: Any = None, *, columns: Sequence[str] | None = None, needs: Sequence[str] = (),
-        ranks: Sequence[int] | None = None,
-    ) -> Iterator[tuple[int, pa.Table]]:  # fmt: skip
-        """Readings rank by rank."""
-        ...
-
-
-def selected(recorded: Recorded, wanted: Selection, *, phases: Sequence[str] = ()) -> pa.Table:
+def selected(recorded: RecordedRun, wanted: Selection, *, phases: Sequence[str] = ()) -> pa.Table:
     """The rows that fit, with `rank`.
 
     Args:
@@ -68,7 +44,7 @@ def selected(recorded: Recorded, wanted: Selection, *, phases: Sequence[str] = (
     return pa.concat_tables(found)
 
 
-def first_values(recorded: Recorded, wanted: Selection, most: int) -> Chosen:
+def first_values(recorded: RecordedRun, wanted: Selection, most: int) -> Chosen:
     """The first `most` rows that fit, by step, micro-batch, rank and execution order.
 
     Raises:
@@ -86,7 +62,7 @@ def first_values(recorded: Recorded, wanted: Selection, most: int) -> Chosen:
     return Chosen(table=kept, n_rows=n_rows, n_left_out=n_left_out)
 
 
-def logical(recorded: Recorded, wanted: Selection) -> Chosen:
+def logical(recorded: RecordedRun, wanted: Selection) -> Chosen:
     """The rows that fit as rows of logical tensors: copies count once, shards and pipeline stages are put together.
 
     Rows of one rank are given as they are, and so are those of which the placement was not recorded. Digests and
@@ -129,7 +105,7 @@ def _is_of_program(table: pa.Table) -> pa.Array:
 
 
 def _scanned(
-    recorded: Recorded, wanted: Selection, *, phases: Sequence[str] = (), columns: Sequence[str] | None = None
+    recorded: RecordedRun, wanted: Selection, *, phases: Sequence[str] = (), columns: Sequence[str] | None = None
 ) -> Iterator[tuple[int, pa.Table]]:
     ranks = _ranks(recorded, wanted.rank)
     sites = matching_sites(recorded.site_names, wanted.site) if wanted.site else None
@@ -152,7 +128,7 @@ def _scanned(
         select(pa.table({"step": pa.chunked_array(steps)}), Selection(step=wanted.step))  # says which there are
 
 
-def _ranks(recorded: Recorded, rank: int | None) -> Sequence[int]:
+def _ranks(recorded: RecordedRun, rank: int | None) -> Sequence[int]:
     if rank is None:
         return recorded.ranks
     select(pa.table({"rank": pa.array(recorded.ranks, pa.int64())}), Selection(rank=rank))  # says which there are

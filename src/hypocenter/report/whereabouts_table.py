@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import PurePath
-from typing import Protocol
 
 from hypocenter.detect.rank_words import group_text, seconds_text
-from hypocenter.nouns import Place, Run
 from hypocenter.record.liveness import liveness
+from hypocenter.record.reader import RecordedRun
 from hypocenter.record.whereabouts import Whereabouts
 from hypocenter.report.columns import aligned, cut_rows
 from hypocenter.report.wording import clean
@@ -18,23 +17,7 @@ _SHOWN = 64  # ranks
 _HEADINGS = ("rank", "process", "step", "in", "for", "collective", "at", "said")
 
 
-class RecordedWhereabouts(Protocol):
-    """What this needs of an open recording (hypocenter.record.reader)."""
-
-    run: Run
-
-    @property
-    def places(self) -> Mapping[int, Place]:
-        """Where each rank stands."""
-        ...
-
-    @property
-    def whereabouts(self) -> Mapping[int, Whereabouts]:
-        """Where each rank was last."""
-        ...
-
-
-def whereabouts_table(recorded: RecordedWhereabouts, *, now_ns: int | None = None) -> Iterator[str]:
+def whereabouts_table(recorded: RecordedRun, *, now_ns: int | None = None) -> Iterator[str]:
     """Lines of the table, those that have come least far first; nothing when all have come to their end.
 
     Args:
@@ -51,7 +34,7 @@ def whereabouts_table(recorded: RecordedWhereabouts, *, now_ns: int | None = Non
     yield from cut_rows(len(rows), len(ordered), "rank", "those that have come farthest")
 
 
-def _row(w: Whereabouts, recorded: RecordedWhereabouts, now_ns: int) -> tuple[str, ...]:
+def _row(w: Whereabouts, recorded: RecordedRun, now_ns: int) -> tuple[str, ...]:
     state = "raised" if w.has_raised else "ended" if w.has_ended else liveness(w)
     until_ns = now_ns if state in ("running", "stopped") else w.last_ns
     call, collective = w.call, "-"

@@ -28,7 +28,7 @@ AXES = {
 }
 
 
-def job(layout, fault, *args, folder, recorded=True, timeout_s=20.0):
+def job(layout, fault, *args, folder, recorded=True, timeout_s=120.0):
     from launch import launch
 
     folder.mkdir()

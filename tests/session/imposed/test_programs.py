@@ -53,7 +53,7 @@ def test_a_rank_that_stops_waits_for_no_rank_that_is_stuck(tmp_path: Path, kind:
 
     step, left = (tmp_path / "rank-0").read_text().split()
     assert (step, (tmp_path / "rank-1").read_text()[0]) == ("3", "1")
-    assert time.time() - float(left) < 60  # gloo itself would wait for half an hour
+    assert time.time() - float(left) < 900  # gloo itself would wait for half an hour
     assert "stopped after step 3, as asked for" in done.stderr
     assert "closing signal SIGTERM" not in done.stderr  # torchrun had to end none
     assert [record.step for rank, record in open_run(folder).step_records() if rank == 0] == [0, 1, 2, 3]

@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+from ports import free_port
 from sink_jobs import N_STEPS, train
 
 from hypocenter.nouns import Finding, StepRecord
@@ -22,9 +23,7 @@ from hypocenter.record.sinks.prometheus import Prometheus, prometheus
 
 @pytest.fixture
 def port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return free.getsockname()[1]
+    return free_port()
 
 
 def test_prometheus_is_scraped_while_training_goes_on(port: int, tmp_path: Path) -> None:
@@ -32,7 +31,7 @@ def test_prometheus_is_scraped_while_training_goes_on(port: int, tmp_path: Path)
     texts: list[str] = []
 
     def scrape(step: int) -> None:
-        until = time.monotonic() + 20
+        until = time.monotonic() + 120
         while step == N_STEPS - 1 and time.monotonic() < until:
             with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
                 texts.append(answer.read().decode())

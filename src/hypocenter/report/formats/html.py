@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Protocol
 
 from markupsafe import Markup
 
 from hypocenter import __version__
 from hypocenter.diagnose.judged_evidence import load
-from hypocenter.nouns import Diagnosis, Finding, Place, Run, StepRecord
+from hypocenter.nouns import Diagnosis, Finding, Run
+from hypocenter.record.reader import RecordedRun
 from hypocenter.report import page, wording
 from hypocenter.report.few_rows import few_rows
-from hypocenter.report.outline import Recorded, outline
+from hypocenter.report.outline import outline
 from hypocenter.report.page.curves import loss_scale, pictures
 from hypocenter.report.page.details import classes_of, details_of
 from hypocenter.report.page.diary import diary_of
@@ -41,30 +40,7 @@ _STYLES = ("vendor/uPlot.min.css", "style.css")
 _MOST_CARDS = 50  # a page with more is not read; the rest is counted and found in diagnosis.json
 
 
-class Recording(Recorded, Protocol):
-    """What the page needs of an open recording, beside its path and run.json."""
-
-    ranks: list[int]
-
-    @property
-    def places(self) -> Mapping[int, Place]:
-        """Where each rank stands."""
-        ...
-
-    def table(self) -> Any:
-        """All readings as an Arrow table (record.schema.READINGS, and `rank`)."""
-        ...
-
-    def evidence_files(self) -> list[tuple[int, Path]]:
-        """Every (rank, evidence file)."""
-        ...
-
-    def step_records(self) -> list[tuple[int, StepRecord]]:
-        """Every (rank, step record)."""
-        ...
-
-
-def render(recorded: Recording, diagnosis: Diagnosis, *, reads_source: bool = True) -> str:
+def render(recorded: RecordedRun, diagnosis: Diagnosis, *, reads_source: bool = True) -> str:
     """The page as text. It holds every script and style, and forbids the browser to load anything.
 
     Args:

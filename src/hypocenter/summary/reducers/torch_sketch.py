@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import functools
+import math
+from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hypocenter.summary.reducers.torch_signs import blocks_of, times_signs
@@ -20,9 +24,15 @@ from hypocenter.summary.sketch import (
     hashed,
     matrix_place,
     row_numbers,
+    signs,
 )  # fmt: skip
 
 __all__ = ["Placement", "sketch_of"]
+
+# Rows, or columns, whose signs are kept: 256 KiB as float32. On the host only: what is kept on a device would be of one
+# stream, or of the graph that was being captured.
+_KEPT_ROWS = 1 << 12
+_IN_NUMPY = {torch.float32: np.float32, torch.float64: np.float64}
 
 
 def sketch_of(t: Tensor, place: Placement | None = None) -> Tensor:
@@ -47,15 +57,37 @@ def sketch_of(t: Tensor, place: Placement | None = None) -> Tensor:
 
 def _product(values: Tensor, starts: MatrixPlace, wide: torch.dtype) -> Tensor:
     arange = _arange(values.device)
-    columns = _signs(arange(values.shape[-1] if values.ndim > 1 else WIDTH) + starts.column, COLUMN_SEED).to(wide)
-    rows = row_numbers(starts, arange) if len(starts.size) > 1 else None
+    is_short = values.device.type == "cpu" and math.prod(starts.size) <= _KEPT_ROWS
+    columns = _column_signs(values.shape[-1] if values.ndim > 1 else WIDTH, starts.column, wide, values.device)
+    rows = row_numbers(starts, arange) if len(starts.size) > 1 and not is_short else None
     total = torch.zeros((K, K), dtype=wide, device=values.device)
     for first, block in blocks_of(values, starts):
         last = first + block.shape[0]
-        numbers = arange(last - first) + (first + starts.offset[0]) if rows is None else rows[first:last]
+        if is_short:
+            of_rows = torch.from_numpy(_kept_row_signs(starts, wide))[first:last]
+        else:
+            numbers = arange(last - first) + (first + starts.offset[0]) if rows is None else rows[first:last]
+            of_rows = _signs(numbers, ROW_SEED).to(wide)
         finite = block.to(wide).nan_to_num(0.0, 0.0, 0.0).clamp(-LARGEST, LARGEST)
-        total += times_signs(times_signs(finite, columns).T, _signs(numbers, ROW_SEED).to(wide)).T
+        total += times_signs(times_signs(finite, columns).T, of_rows).T
     return total.to(torch.float32).reshape(-1)
+
+
+def _column_signs(n: int, start: int, wide: torch.dtype, device: torch.device) -> Tensor:
+    if device.type == "cpu" and n <= _KEPT_ROWS:
+        return torch.from_numpy(_kept_column_signs(n, start, wide))
+    return _signs(_arange(device)(n) + start, COLUMN_SEED).to(wide)
+
+
+# Of NumPy: a tensor that is made while the program has fake tensors would be one of them, and stay it.
+@functools.lru_cache(maxsize=32)
+def _kept_column_signs(n: int, start: int, wide: torch.dtype) -> NDArray[Any]:
+    return signs(np.arange(n) + start, COLUMN_SEED).astype(_IN_NUMPY[wide])
+
+
+@functools.lru_cache(maxsize=32)
+def _kept_row_signs(starts: MatrixPlace, wide: torch.dtype) -> NDArray[Any]:
+    return signs(row_numbers(starts, np.arange), ROW_SEED).astype(_IN_NUMPY[wide])
 
 
 def _signs(numbers: Tensor, seed: int) -> Tensor:
