@@ -140,7 +140,7 @@ def _attempt(number: int, folder: Path, batches: Iterator[Batch], n_steps: int, 
             start.start_from_env()
         train(folder, batches, n_steps, checkpoint, first=first)
         if number:
-            Handle(start._current[-1], start._current).close()
+            Handle(start._current[-1], start._current, rank=lambda: (0, 1)).close()
 
     process = multiprocessing.get_context("fork").Process(target=child)
     process.start()
