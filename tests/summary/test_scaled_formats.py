@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from dataclasses import replace
 
 import numpy as np
@@ -136,6 +138,15 @@ def test_a_sample_without_the_largest_still_has_it():
 def test_nothing_and_zeros():
     for x in (np.zeros(0), np.zeros(64)):
         assert zeros(summarize(x), SCALED["nvfp4"], "forward").most == 0
+
+
+@pytest.mark.skipif(not os.environ.get("TRITON_PYTHON"), reason="TRITON_PYTHON names no Python with torchao")
+def test_what_is_asked_of_torchao_is_asked_where_it_is_installed():
+    own = [os.environ["TRITON_PYTHON"], "-m", "pytest", __file__, "-q", "-p", "no:cacheprovider", "-k", "torchao_does"]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    told = subprocess.run(own, env=env, capture_output=True, text=True, timeout=600, check=False)
+
+    assert told.stdout.splitlines()[-1].startswith("3 passed"), told.stdout[-4000:]
 
 
 @pytest.mark.parametrize("spread", [0.5, 6.0, 14.0])
