@@ -103,6 +103,8 @@ How a gradient is off:
                                           the same shape, whose name ends alike, nowhere; the number: how many like it
     site <parameter>, port `written_over`  it and so many of `call` in all that `load_state_dict` at `source` had put
                                           values into are something else at the first update
+    site <parameter>, port `not_brought_back`  so many of `call` that `load_state_dict` at `source` was given lie where
+                                          its own lie, and have changed since `state_dict` gave them
     site `laws`, port `same_order`        so many passes in a row the sampler `module` has drawn the order of the first
     site `laws`, port `piled`             at so many updates in a row the gradients that are used hold those which were
                                           there when the optimizer `module`, of other parameters, made its own
@@ -143,7 +145,7 @@ INEXACT, WRAPPED = "inexact", "wrapped"
 CLIPPED_IN_VAIN, CLIPPED_IN_PART, STATE_LOST = "clipped_in_vain", "clipped_in_part", "state_lost"
 CLIPPED_EARLY, CLIPPED_EACH = "clipped_early", "clipped_each"
 IN_EVALUATION, RETURNED = "in_evaluation", "returned"
-WRITTEN_OVER = "written_over"
+WRITTEN_OVER, NOT_BROUGHT_BACK = "written_over", "not_brought_back"
 PILED = "piled"
 ALIKE_WORKERS = "alike_workers"
 SAME_ORDER, FROZEN_MOVES, UNMEASURED = "same_order", "frozen_moves", "unmeasured"

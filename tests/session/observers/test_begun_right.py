@@ -6,6 +6,7 @@ import contextlib
 import copy
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -95,6 +96,54 @@ ARGUMENTS = {
 
 def test_what_another_load_writes_over_is_not(tmp_path: Path) -> None:
     assert told(tmp_path, model=loaded_in_two_parts) == []
+
+
+def kept(how: Callable[[nn.Module], Any], *, at: int = 6) -> Act:
+    """Keep its state at a step, and load it again at the last but one."""
+    held: list[Any] = []
+
+    def act(model: nn.Sequential, step: int) -> None:
+        if step == at:
+            held.append(how(model))
+        if step == 18:
+            model.load_state_dict(held[0])
+
+    return act
+
+
+def copied_later(model: nn.Module) -> Any:
+    state = model.state_dict()
+    for name, value in state.items():
+        state[name] = value.clone()
+    return state
+
+
+def test_a_state_that_is_no_copy_brings_nothing_back(tmp_path: Path) -> None:
+    assert told(tmp_path, after=kept(lambda model: model.state_dict())) == [("HC255", "warning")]
+
+
+@pytest.mark.parametrize(
+    "after",
+    [
+        kept(lambda model: copy.deepcopy(model.state_dict())), kept(copied_later),
+        kept(lambda model: model.state_dict(), at=18), kept(lambda _: net().state_dict()),
+    ],
+    ids=["deep", "later", "now", "another"],
+)  # fmt: skip
+def test_a_copy_of_it_or_that_of_another_model_is_loaded(after: Act, tmp_path: Path) -> None:
+    assert told(tmp_path, after=after) == []
+
+
+def test_a_copy_that_follows_may_be_given_one_state_again_and_again(tmp_path: Path) -> None:
+    held: list[Any] = []
+
+    def act(model: nn.Sequential, step: int) -> None:
+        if not held:
+            held.extend([model.state_dict(), net()])
+        if step % 5 == 4:
+            held[1].load_state_dict(held[0])
+
+    assert told(tmp_path, after=act) == []
 
 
 def freeze(model: nn.Sequential, step: int) -> None:

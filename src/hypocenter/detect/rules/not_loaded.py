@@ -1,17 +1,20 @@
-"""A checkpoint was loaded in part: names differ.
+"""A checkpoint was loaded in part, or its load changes nothing.
 
 What it means
     `load_state_dict(strict=False)` left parameters as they were, and put values nowhere that have the same shapes and
     whose names end alike: a prefix is missing or is one too many (`module.`, `model.`, `_orig_mod.`). A part of the
-    model begins at random although the checkpoint has it. Or what was loaded is initialised once more afterwards.
+    model begins at random although the checkpoint has it. Or what was loaded is initialised once more afterwards. Or
+    what was kept as the best state, or over an evaluation, is no copy: `state_dict()` gives the parameters themselves.
 
 How it is decided
     The keys that `load_state_dict` gives back as missing and as unexpected: pairs of equal shape whose names have the
     last two parts or more in common, and only those of parameters that are trained. Or: of what a load has put into
     parameters (samples of up to 16 matrices), more than half has nothing to do with what the first update finds there.
+    Or: the state that is loaded is one that `state_dict()` gave, lies where the parameters lie, and more than half of
+    it (samples again) has changed since it was given.
 
 What to do
-    Rename the keys before loading, and look at what `load_state_dict` gives back.
+    Rename the keys before loading, and look at what `load_state_dict` gives back. Keep `copy.deepcopy(state_dict())`.
 
 When it is wrong
     Where a part is meant to begin anew and a part of another model happens to have that name and shape.
@@ -22,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import NOT_LOADED, WRITTEN_OVER
+from hypocenter.detect.law_rows import NOT_BROUGHT_BACK, NOT_LOADED, WRITTEN_OVER
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Remedy
 
@@ -34,8 +37,17 @@ from hypocenter.nouns import Finding, Remedy
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the step at which it is seen."""
     for row in window.by_phase["optimizer"]:
-        if row.port == WRITTEN_OVER:
-            n = round(row.summary.sum)
+        n = round(row.summary.sum)
+        if row.port == NOT_BROUGHT_BACK:
+            yield Finding(
+                code="HC255", kind="config", severity="warning", step=row.step, rank=window.rank, site=row.site,
+                title="a load brings nothing back: what was saved are the parameters themselves", phase="param",
+                source=row.source, cause="program-error", confidence="proven", param=row.site,
+                why=(f"of {row.call} that were looked at, {n} have changed since state_dict() gave them",),
+                then=("the model stays as it is",),
+                remedy=Remedy(action="copy-state", text="keep copy.deepcopy(model.state_dict())"),
+            )  # fmt: skip
+        elif row.port == WRITTEN_OVER:
             yield Finding(
                 code="HC255", kind="config", severity="warning", step=row.step, rank=window.rank, site=row.site,
                 title=f"{row.site} was loaded, and written over before the first update", phase="param",
@@ -45,7 +57,6 @@ def check(window: Window) -> Iterator[Finding]:
                 remedy=Remedy(action="load-last", text="initialise first, and load after that"),
             )  # fmt: skip
         elif row.port == NOT_LOADED:
-            n = round(row.summary.sum)
             yield Finding(
                 code="HC255", kind="config", severity="warning", step=row.step, rank=window.rank, site=row.site,
                 title=f"{row.site} was not loaded: the checkpoint has it as {row.module}", phase="param",

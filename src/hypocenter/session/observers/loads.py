@@ -1,9 +1,11 @@
-"""What `load_state_dict(strict=False)` has left out, and what was loaded and is written over. For HC255."""
+"""Loads that leave something out, that are written over, or that bring nothing back. For HC255."""
 
 from __future__ import annotations
 
 import contextlib
 import sys
+import weakref
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -11,7 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from hypocenter.detect.law_rows import NOT_LOADED, WRITTEN_OVER
+from hypocenter.detect.law_rows import NOT_BROUGHT_BACK, NOT_LOADED, WRITTEN_OVER
+from hypocenter.nouns import Source
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.optimizer_rows import number_row
 from hypocenter.session.observers.sampled import sample
@@ -34,26 +37,59 @@ class _Loaded:
     place: Any
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Saved:
+    """What `state_dict` gave, and samples of what it held then."""
+
+    given: weakref.ref[OrderedDict[str, Any]]
+    values: Mapping[str, Tensor]
+
+
 class Loads(Observer):
     """Writes a row for a load that put values nowhere whose names and shapes are those of missing ones.
 
-    And one where most of what was loaded has nothing to do any more with what the first update finds.
+    And one where most of what was loaded has nothing to do any more with what the first update finds; and one where
+    what is loaded are the parameters themselves, which have moved since `state_dict` gave them.
     """
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._loaded: list[_Loaded] = []
+        self._saved: list[_Saved] = []
         self._found: list[tuple[nn.Module, Sequence[tuple[str, str]], Any]] = []
 
     def attach(self) -> Callable[[], None]:
-        """Hear of the loads of modules."""
-        return hear(nn.Module, "load_state_dict", self._begin, like=_load_state_dict)
+        """Hear of the states and the loads of modules."""
+        undo = contextlib.ExitStack()
+        undo.callback(hear(nn.Module, "load_state_dict", self._begin, like=_load_state_dict))
+        undo.callback(hear(nn.Module, "state_dict", self._begin_saving))
+        return undo.close
+
+    def _begin_saving(self, module: nn.Module, *given: Any) -> Callable[[Any], None] | None:
+        if any(isinstance(each, dict) for each in given):
+            return None  # a part puts its own into the state of the whole
+
+        def end(result: Any) -> None:
+            if isinstance(result, OrderedDict):
+                with contextlib.suppress(Exception):
+                    self._remember(result)
+
+        return end
+
+    def _remember(self, state: OrderedDict[str, Any]) -> None:
+        able = [name for name, value in state.items() if isinstance(value, Tensor) and value.dim() > 1]
+        some = able[:: -(-len(able) // _KEPT) or 1]
+        values = {name: v.clone() for name in some if (v := sample(state[name], _ELEMENTS)) is not None}
+        alive = [each for each in self._saved if each.given() is not None]
+        self._saved = [*alive[1 - _MOST :], _Saved(given=weakref.ref(state), values=values)]
 
     def _begin(self, module: nn.Module, given: Any, strict: bool, assign: bool) -> Callable[[Any], None] | None:
         if not isinstance(given, Mapping):
             return None
         frame = user_frame(sys._getframe(1))
         place = None if frame is None else (frame.f_code, frame.f_lineno)
+        with contextlib.suppress(Exception):
+            self._look_for_its_own(module, given, place)
 
         def end(result: Any) -> None:
             if result is RAISED:
@@ -75,9 +111,24 @@ class Loads(Observer):
             if not mine:
                 continue
             order = self.context.clock.next_order()
-            source = None if place is None else source_of(place[0].co_filename, place[1], place[0].co_name)
             row = number_row(mine[0][0], NOT_LOADED, update.step, order, float(len(mine)), module=mine[0][1])
-            self.rows.append(replace(row, source=source))
+            self.rows.append(replace(row, source=_source(place)))
+
+    def _look_for_its_own(self, module: nn.Module, given: Mapping[str, Any], place: Any) -> None:
+        """Whether a load would put back what was saved, and cannot, as that has gone with the parameters."""
+        saved = next((each for each in self._saved if each.given() is given), None)
+        if saved is None:
+            return
+        own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+        mine = [name for name in saved.values if name in own and _is_one(given.get(name), own[name])]
+        now = {name: sample(own[name].detach(), _ELEMENTS) for name in mine}
+        moved = [name for name, v in now.items() if v is not None and not torch.equal(v, saved.values[name])]
+        if 2 * len(moved) <= len(saved.values):
+            return
+        self._saved.remove(saved)
+        step, order = self.context.clock.step, self.context.clock.next_order()
+        row = number_row(self.context.label(own[moved[0]]), NOT_BROUGHT_BACK, step, order, len(moved), call=len(mine))
+        self.rows.append(replace(row, source=_source(place)))
 
     def _keep(self, module: nn.Module, place: Any) -> None:
         new = set(map(id, module.parameters()))  # what was loaded before into these is meant to be written over
@@ -106,18 +157,25 @@ class Loads(Observer):
             host = to_host([_likeness(before.float(), now.float()) for _, before, now in pairs])
             lost = [p for (p, _, _), likeness in zip(pairs, host, strict=True) if abs(likeness) < _UNLIKE]
             if 2 * len(lost) > len(pairs):
-                order, (code, line) = self.context.clock.next_order(), each.place or (None, 0)
-                source = None if code is None else source_of(code.co_filename, line, code.co_name)
-                row = number_row(
-                    self.context.label(lost[0]), WRITTEN_OVER, update.step, order, len(lost), call=len(pairs)
-                )
-                self.rows.append(replace(row, source=source))
+                label, order = self.context.label(lost[0]), self.context.clock.next_order()
+                row = number_row(label, WRITTEN_OVER, update.step, order, len(lost), call=len(pairs))
+                self.rows.append(replace(row, source=_source(each.place)))
 
     def _is_trained(self, module: nn.Module, name: str, update: Update) -> bool:
         value: Any = module
         for part in name.split("."):
             value = getattr(value, part, None)
         return value is not None and any(value is each for each in update.parameters)
+
+
+def _is_one(value: Any, own: Tensor) -> bool:
+    """Whether they lie in the same memory."""
+    is_alike = isinstance(value, Tensor) and value.shape == own.shape and value.layout is own.layout is torch.strided
+    return is_alike and value.data_ptr() == own.data_ptr()
+
+
+def _source(place: Any) -> Source | None:
+    return None if place is None else source_of(place[0].co_filename, place[1], place[0].co_name)
 
 
 def _likeness(before: Tensor, now: Tensor) -> Tensor:
