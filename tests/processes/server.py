@@ -11,7 +11,7 @@ are
     python -m hypocenter ...                            our command; the program of `run` then in a fork too
     torchrun --standalone --nproc-per-node N SCRIPT ... ranks by fork, the first that fails ends the others
 
-and any other command becomes what it names, by exec. Everything of a process but its imports is as it would be:
+where a link to a SCRIPT.py is that script; and any other command becomes what it names, by exec. Everything of a process but its imports is as it would be:
 arguments, environment, folder, streams, `__main__`, signals, threads and `atexit` at the end. For each `preload`
 (modules, and folders to find them in) there is a fork that imports them once, and is the server of what wants them.
 """
@@ -226,6 +226,7 @@ def _be(argv: Sequence[str], env: Mapping[str, str]) -> None:
 def _run(argv: list[str], env: Mapping[str, str]) -> None:
     os.environ.clear()
     os.environ.update(env)
+    argv = _unlinked(argv)
     if not is_understood(argv):
         os.execve(argv[0], argv, dict(env))
     if Path(argv[0]).name == "torchrun":
@@ -243,6 +244,12 @@ def is_understood(argv: Sequence[str]) -> bool:
     if argv[0] == sys.executable:
         return argv[1:3] == ["-m", "hypocenter"] or "".join(argv[1:2]).endswith(".py")
     return Path(argv[0]).name == "torchrun" and argv[1:3] == ["--standalone", "--nproc-per-node"]
+
+
+def _unlinked(argv: Sequence[str]) -> list[str]:
+    """A command that is a link to a script of Python, as what its first line says: Python with the script."""
+    script = Path(argv[0]).resolve()
+    return [sys.executable, str(script), *argv[1:]] if script.suffix == ".py" else list(argv)
 
 
 def _run_script(argv: list[str]) -> None:
@@ -265,7 +272,7 @@ def _spawn(
     path: str, argv: Sequence[str], env: Mapping[str, str], *, setsigmask: Any = (), setsigdef: Any = (), **others: Any
 ) -> int:
     """In place of `os.posix_spawn`, where `hypocenter run` starts its program."""
-    if others or not is_understood(argv):
+    if others or not is_understood(_unlinked(argv)):
         return POSIX_SPAWN(path, list(argv), env, setsigmask=setsigmask, setsigdef=setsigdef, **others)
     pid = os.fork()
     if pid:
