@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Stands for Slurm's `sbatch FILE`: runs the script with bash as job 4711, and waits for its end, which sbatch does not.
+"""Stands for Slurm's `sbatch FILE`: runs the script with bash as job 4711.
 
-The lines `#SBATCH` are not looked at; what the job asks for is this machine.
+It waits for its end, which sbatch does not. The lines `#SBATCH` are not looked at: what the job
+asks for is this machine.
 """
 
 import os
