@@ -43,6 +43,7 @@ else:
 HERE = Path(__file__).parent
 STANDINS = HERE / "standins"
 LINKED = ("srun", "scontrol", "mpirun")  # what other commands start: a link on PATH; the rest stands in by itself
+UNSEEN = "note: nothing was recorded"  # a launcher that loses what the run gives its ranks
 VARIABLES = ".variables"  # a file of NAME=VALUE in a page's folder, which its commands see
 TIMEOUT_S = 120.0
 FINE = {"hypocenter": (0, 1, 5)}  # found nothing, found something, cannot tell: all are answers
@@ -159,6 +160,8 @@ def _run_command(block: Block, line: str, folder: Path) -> str:
     is_answer = ours is not None and not ours.startswith("hypocenter run ")
     if done.returncode not in FINE.get("hypocenter" if is_answer else words[0], (0,)):
         raise Broken(f"{block}: `{line}` ended with {done.returncode}\n{done.stdout}{done.stderr}")
+    if ours and ours.startswith("hypocenter run ") and UNSEEN in done.stderr:
+        raise Broken(f"{block}: `{line}`\n{done.stderr}")
     return done.stdout + done.stderr
 
 

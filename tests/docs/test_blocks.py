@@ -149,6 +149,7 @@ def block(language: str, text: str, title: str = "") -> Block:
         [block("bash", "hypocenter show no-such-run\n")],
         [block("python", "assert model is None\n")],
         [block("python", "x = \n", "train.py")],
+        [block("bash", "pip install 'hypocenter[veiw]'\n")],
         [block("yaml", "a: [\n", "not run here: needs a cluster")],
         [block("bash", "echo 'unclosed\n", "not run here: needs a GPU")],
         [block("bash", "echo 3 errors\n"), block("text", "3 warnings\n")],
