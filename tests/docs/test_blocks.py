@@ -85,7 +85,7 @@ def wrong_in(line: str) -> str | None:
     if not words:
         return None
     try:
-        command.make_context(command.name, words)
+        command.make_context(command.name, list(words))  # click takes words out of the list
     except click.exceptions.Exit:  # --help
         return None
     except click.BadParameter as wrong:
