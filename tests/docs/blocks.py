@@ -34,6 +34,11 @@ class Block:
         return not self.title.startswith(NOT_RUN)
 
     @property
+    def tests(self) -> list[str]:
+        """The tests that its title names as those which run the same."""
+        return re.findall(r"tests/[\w./]+", self.title)
+
+    @property
     def file(self) -> str | None:
         """The file that it is, by its title (`train.py`, `conf/run.toml`)."""
         return self.title if re.fullmatch(r"[\w./-]+\.\w+", self.title) else None

@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from blocks import DOCS, Block, blocks
-from runner import run_page
+from runner import VARIABLES, run_page
 
 HERE = Path(__file__).parent
 DUMP = DOCS.parent / "tests/importing/samples/ptdbg_ascend/v3.0_dot_all/ptdbg_dump_v3.0"
@@ -27,6 +27,7 @@ RECIPES = {
     "good": f"hypocenter run --out good {SHORT} train.py --clean --steps 12",
     "again": f"hypocenter run --out again {SHORT} train.py --clean --steps 12",
     "new": f"hypocenter run --out new {SHORT} train.py --clean --steps 12 --lr 2e-3",
+    "runs/torch": f"mkdir -p runs && cp -r {DOCS.parent / 'tests/golden/format-3'} runs/torch",
     "runs/scaled": "hypocenter run --out runs/scaled scaled.py",
     "runs/ops": "hypocenter run --out runs/ops --level ops --histogram full --schedule 0-3 train.py --clean",
 }
@@ -38,10 +39,14 @@ def _store() -> Path:
 
 
 def put(names: list[str], folder: Path) -> None:
-    """Copy what these names stand for into `folder`."""
-    for name in names:
-        made = _made(name)
-        target = folder / name
+    """Copy what these names stand for into `folder`: `NAME`, `NAME as OTHER`; `NAME=VALUE` is a variable."""
+    variables = [name for name in names if "=" in name]
+    if variables:
+        (folder / VARIABLES).write_text("\n".join(variables), encoding="utf-8")
+    for name in (name for name in names if "=" not in name):
+        source, _, other = name.partition(" as ")
+        made = _made(source)
+        target = folder / (other or source)
         target.parent.mkdir(parents=True, exist_ok=True)
         if made.is_dir():
             shutil.copytree(made, target, symlinks=True)

@@ -6,23 +6,30 @@
 - `python`: a program; blocks that follow each other share their names, with those of names.py before them.
 - `text` after commands that ran, without a title: what they print. Numbers and line breaks may be others, and `…`
   stands for anything.
+- commands of clusters (`srun`, `kubectl`, ...) are played by what lies in standins/, and of many ranks there are two
+  (here.py).
+- `hypocenter view` serves until its page was asked for.
 - a block with the title `not run here: WHY` is only read: its syntax must be right.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
+import urllib.request
 from collections.abc import Callable
 from pathlib import Path
 
 import yaml
-from blocks import Block, command_lines
+from blocks import Block, command_lines, our_part
+from here import here
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "processes"))
 
@@ -34,6 +41,10 @@ else:
     import tomli as tomllib
 
 HERE = Path(__file__).parent
+STANDINS = HERE / "standins"
+LINKED = ("srun", "scontrol", "mpirun")  # what other commands start: a link on PATH; the rest stands in by itself
+UNSEEN = "note: nothing was recorded"  # a launcher that loses what the run gives its ranks
+VARIABLES = ".variables"  # a file of NAME=VALUE in a page's folder, which its commands see
 TIMEOUT_S = 120.0
 FINE = {"hypocenter": (0, 1, 5)}  # found nothing, found something, cannot tell: all are answers
 
@@ -59,7 +70,8 @@ def run_page(blocks: list[Block], folder: Path) -> None:
             check_syntax(block)
             target = folder / block.file
             target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(block.text, encoding="utf-8")
+            text = here(block.text) if block.language in ("bash", "sh") else block.text
+            target.write_text(text, encoding="utf-8")
         elif block.language in ("bash", "sh", "console"):
             printed = "".join(_run_command(block, line, folder) for line in command_lines(block.text))
         elif block.language == "text" and not block.title and printed is not None:
@@ -109,18 +121,32 @@ def environment(folder: Path) -> dict[str, str]:
     """What commands of a page see."""
     kept = {key: value for key, value in os.environ.items() if not key.startswith("HYPOCENTER_")}
     shims = folder / ".bin"
-    return kept | {
+    shims.mkdir(exist_ok=True)
+    for name in LINKED:
+        if not (shims / name).is_symlink():
+            (shims / name).symlink_to(STANDINS / f"{name}.py")
+    return kept | _variables(folder) | {
         "PATH": f"{shims}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "NO_COLOR": "1", "COLUMNS": "100", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu",
         "HOME": str(folder), "TMPDIR": os.environ.get("TMPDIR", "/tmp"),
     }  # fmt: skip
 
 
+def _variables(folder: Path) -> dict[str, str]:
+    file = folder / VARIABLES
+    return dict(line.split("=", 1) for line in file.read_text(encoding="utf-8").splitlines()) if file.exists() else {}
+
+
 def _run_command(block: Block, line: str, folder: Path) -> str:
+    line = here(line)
+    for name, value in _variables(folder).items():
+        line = re.sub(rf"\${name}\b", value, line)
     words = shlex.split(line, comments=True)
     bare = re.sub(r"'[^']*'|\"[^\"]*\"", "", line).partition(" #")[0]
     into = words.pop() if re.fullmatch(r"[^|<>;&$*{]* > [\w./-]+ *", bare) and words.pop(-2) else None
     argv = None if re.search(r"[|<>;&$*{]", bare) and not into else _warm(words)
+    if argv and words[:2] == ["hypocenter", "view"]:
+        return _serve(block, line, argv, folder)
     if argv:
         done = warm.run(argv, env=environment(folder), timeout=TIMEOUT_S, cwd=folder)
         if into:
@@ -130,13 +156,41 @@ def _run_command(block: Block, line: str, folder: Path) -> str:
             ["bash", "-euo", "pipefail", "-c", line], env=environment(folder), cwd=folder, timeout=TIMEOUT_S,
             capture_output=True, text=True, check=False,
         )  # fmt: skip
-    if done.returncode not in FINE.get(words[0], (0,)):
+    ours = our_part(line)  # behind srun, kubectl exec too
+    is_answer = ours is not None and not ours.startswith("hypocenter run ")
+    if done.returncode not in FINE.get("hypocenter" if is_answer else words[0], (0,)):
         raise Broken(f"{block}: `{line}` ended with {done.returncode}\n{done.stdout}{done.stderr}")
+    if ours and ours.startswith("hypocenter run ") and UNSEEN in done.stderr:
+        raise Broken(f"{block}: `{line}`\n{done.stderr}")
     return done.stdout + done.stderr
+
+
+def _serve(block: Block, line: str, argv: list[str], folder: Path) -> str:
+    """Start a server, open the address that it prints, and end it as Ctrl-C does."""
+    with subprocess.Popen(
+        argv, env=environment(folder), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as server:
+        try:
+            assert server.stdout is not None
+            address = server.stdout.readline().strip()
+            if not address:
+                raise Broken(f"{block}: `{line}` serves nothing\n{server.communicate()[1]}")
+            browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+            with browser.open(address, timeout=TIMEOUT_S) as answer:
+                page = answer.read().decode()
+            server.send_signal(signal.SIGINT)
+            said = server.communicate(timeout=TIMEOUT_S)
+        finally:
+            server.kill()
+    if server.returncode not in (0, 130) or "<html" not in page:
+        raise Broken(f"{block}: `{line}` ended with {server.returncode}\n{''.join(said)}{page[:1000]}")
+    return address + "".join(said)
 
 
 def _warm(words: list[str]) -> list[str] | None:
     """The command as tests/processes knows it; none for a command of others."""
+    if (STANDINS / f"{words[0]}.py").is_file():
+        return [sys.executable, str(STANDINS / f"{words[0]}.py"), *words[1:]]
     if words[0] == "hypocenter":
         return [sys.executable, "-m", *words]
     if words[0] == "python":
@@ -146,7 +200,8 @@ def _warm(words: list[str]) -> list[str] | None:
 
 def _run_python(program: list[Block], folder: Path) -> str:
     """Blocks as one program, which keeps their lines: a traceback names the line of the page."""
-    names = (HERE / "names.py").read_text(encoding="utf-8")
+    framework = "names.py" if importlib.util.find_spec("torch") else "names_mindspore.py"
+    names = (HERE / framework).read_text(encoding="utf-8")
     text = names
     for block in program:
         check_syntax(block)

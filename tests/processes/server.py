@@ -11,9 +11,10 @@ are
     python -m hypocenter ...                            our command; the program of `run` then in a fork too
     torchrun --standalone --nproc-per-node N SCRIPT ... ranks by fork, the first that fails ends the others
 
-and any other command becomes what it names, by exec. Everything of a process but its imports is as it would be:
-arguments, environment, folder, streams, `__main__`, signals, threads and `atexit` at the end. For each `preload`
-(modules, and folders to find them in) there is a fork that imports them once, and is the server of what wants them.
+where a link to a SCRIPT.py is that script; and any other command becomes what it names, by exec. Everything of a
+process but its imports is as it would be: arguments, environment, folder, streams, `__main__`, signals, threads and
+`atexit` at the end. For each `preload` (modules, and folders to find them in) there is a fork that imports them once,
+and is the server of what wants them.
 """
 
 from __future__ import annotations
@@ -226,6 +227,7 @@ def _be(argv: Sequence[str], env: Mapping[str, str]) -> None:
 def _run(argv: list[str], env: Mapping[str, str]) -> None:
     os.environ.clear()
     os.environ.update(env)
+    argv, is_launcher = _unlinked(argv), argv != _unlinked(argv)
     if not is_understood(argv):
         os.execve(argv[0], argv, dict(env))
     if Path(argv[0]).name == "torchrun":
@@ -235,7 +237,7 @@ def _run(argv: list[str], env: Mapping[str, str]) -> None:
 
         sys.exit(main(argv[3:]))
     else:
-        _run_script(argv[1:])
+        _run_script(argv[1:], is_watched=not is_launcher)
 
 
 def is_understood(argv: Sequence[str]) -> bool:
@@ -245,7 +247,14 @@ def is_understood(argv: Sequence[str]) -> bool:
     return Path(argv[0]).name == "torchrun" and argv[1:3] == ["--standalone", "--nproc-per-node"]
 
 
-def _run_script(argv: list[str]) -> None:
+def _unlinked(argv: Sequence[str]) -> list[str]:
+    """A command that is a link to a script of Python, as what its first line says: Python with the script."""
+    script = Path(argv[0]).resolve()
+    return [sys.executable, str(script), *argv[1:]] if script.suffix == ".py" else list(argv)
+
+
+def _run_script(argv: list[str], is_watched: bool) -> None:
+    """Be a script. One that is not watched has no session: it would import no torch, and starts those that do."""
     script = Path(argv[0]).absolute()  # as Python makes it
     sys.argv = argv
     added = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
@@ -253,7 +262,8 @@ def _run_script(argv: list[str]) -> None:
         from hypocenter.boot.post_import import arm
 
         added = added[1:]  # the shim takes itself off the path
-        arm()  # and does this: torch is there, so that the session starts at once
+        if is_watched:
+            arm()  # and does this: torch is there, so that the session starts at once
     sys.path[:] = [str(script.resolve().parent), *dict.fromkeys([*added, *sys.path[1:]])]
     module = ModuleType("__main__")
     module.__file__, module.__builtins__ = str(script), __builtins__  # type: ignore[attr-defined]
@@ -265,7 +275,7 @@ def _spawn(
     path: str, argv: Sequence[str], env: Mapping[str, str], *, setsigmask: Any = (), setsigdef: Any = (), **others: Any
 ) -> int:
     """In place of `os.posix_spawn`, where `hypocenter run` starts its program."""
-    if others or not is_understood(argv):
+    if others or not is_understood(_unlinked(argv)):
         return POSIX_SPAWN(path, list(argv), env, setsigmask=setsigmask, setsigdef=setsigdef, **others)
     pid = os.fork()
     if pid:

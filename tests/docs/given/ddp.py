@@ -1,8 +1,13 @@
-"""A small model on the ranks that torchrun starts."""
+"""A small model on the ranks that torchrun starts, or srun."""
+
+import os
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
+if "SLURM_PROCID" in os.environ:  # which torch does not read
+    os.environ.setdefault("RANK", os.environ["SLURM_PROCID"])
+    os.environ.setdefault("WORLD_SIZE", os.environ["SLURM_NTASKS"])
 torch.distributed.init_process_group("gloo")
 torch.manual_seed(0)
 model = DistributedDataParallel(torch.nn.Linear(4, 1))

@@ -1,0 +1,17 @@
+# What the Python blocks of a page may use where there is MindSpore in place of torch.
+import mindspore as ms
+import numpy as np
+from mindspore import nn
+
+ms.set_seed(0)
+net = nn.SequentialCell(nn.Dense(4, 8), nn.GELU(), nn.Dense(8, 1))
+optimizer = nn.Adam(net.trainable_params(), 1e-3)
+draw = np.random.default_rng(0)
+batch = [ms.Tensor(draw.normal(size=(16, n)), ms.float32) for n in (4, 1)]
+
+
+def train(n_steps=3):
+    step = ms.value_and_grad(lambda x, y: (net(x) - y).square().mean(), None, optimizer.parameters)
+    for _ in range(n_steps):
+        _, gradients = step(*batch)
+        optimizer(gradients)
