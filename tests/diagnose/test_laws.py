@@ -34,17 +34,6 @@ def test_replicas_that_are_seen_apart_later_began_at_the_law() -> None:
     assert one.finding.why == ("it began at step 12: HC308 at 12",)
 
 
-def test_what_came_of_one_parameter_is_told_with_its_name() -> None:
-    clips = found("HC303", "desync", 7, severity="error")
-
-    (one,) = with_laws([found("HC308", "desync", 7, "a"), clips])
-    several = with_laws([found("HC308", "desync", 7, "a"), found("HC308", "desync", 7, "b"), clips])
-
-    assert (one.finding.code, one.finding.param) == ("HC303", "a")
-    assert one.finding.why == ("it began at step 7: HC308 at 7",)
-    assert [(each.finding.code, each.finding.param) for each in several] == [("HC303", None)]
-
-
 def test_of_two_laws_of_one_parameter_the_first_says_it() -> None:
     assert told(found("HC233", "stagnation", 9, "a"), found("HC232", "desync", 9, "a")) == [
         ("HC232", 9, ("step 9: HC233 at 9",))

@@ -310,7 +310,6 @@ def _is_seen_later(other: Finding, law: Finding) -> bool:
 def _with(leader: Folded, laws: Sequence[Finding]) -> Folded:
     finding = leader.finding
     began = min((law for law in laws if law.step < finding.step), key=lambda law: law.step, default=None)
-    began = began or _only_one(finding, laws)
     if began is not None:
         why = f"it began at step {began.step}: {began.title}"
         finding = replace(finding, step=began.step, why=(*finding.why, why))
@@ -318,13 +317,6 @@ def _with(leader: Folded, laws: Sequence[Finding]) -> Folded:
             finding = replace(finding, param=began.param, site=began.site)
     said = tuple(f"step {law.step}: {law.title}" for law in laws if law is not began)
     return replace(leader, finding=replace(finding, then=(*finding.then, *said)))
-
-
-def _only_one(finding: Finding, laws: Sequence[Finding]) -> Finding | None:
-    """What is wrong with one parameter, of which a finding over ranks sees only what came of it: their clips differ."""
-    of_one = [law for law in laws if law.step == finding.step and law.param is not None]
-    names = {law.param for law in of_one}
-    return of_one[0] if len(names) == 1 and finding.param is None and finding.kind in _APART else None
 
 
 def with_course(folded: Sequence[Folded], records: Records) -> tuple[Folded, ...]:

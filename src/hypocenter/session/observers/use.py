@@ -27,6 +27,7 @@ from hypocenter.detect.law_rows import (
 from hypocenter.nouns import replace
 from hypocenter.session.events import Observed, Observer, Update
 from hypocenter.session.observers.optimizer_rows import number_row
+from hypocenter.tap.weakly import Ref
 
 FIRST = 4  # updates of an optimizer, at each of which a parameter must have had a gradient
 GONE_FOR = 8  # updates in a row
@@ -55,6 +56,7 @@ class _Trained:
 class _Outside:
     """A parameter with a gradient that no optimizer holds. A program may update it by hand."""
 
+    parameter: Ref[Any]  # an id may come again for another one
     step: int
     values: Any  # a sample
     gradient: Any  # a sample; None where it cannot be read
@@ -223,9 +225,9 @@ class Use(Observer[Observed]):
         before = self._outside.get(id(parameter))
         if values is None or (before is None and id(parameter) in self._outside):
             return None
-        if before is None:
+        if before is None or before.parameter() is not parameter:
             kept = None if gradient is None else framework.copied(gradient)
-            self._outside[id(parameter)] = _Outside(update.step, framework.copied(values), kept)
+            self._outside[id(parameter)] = _Outside(Ref(parameter), update.step, framework.copied(values), kept)
             return None
         if before.gradient is not None and gradient is not None and bool((before.gradient == gradient).all()):
             return None

@@ -63,13 +63,16 @@ def _product(values: Tensor, starts: MatrixPlace, wide: torch.dtype) -> Tensor:
     total = torch.zeros((K, K), dtype=wide, device=values.device)
     for first, block in blocks_of(values, starts):
         last = first + block.shape[0]
+        finite = block.to(wide).nan_to_num(0.0, 0.0, 0.0).clamp(-LARGEST, LARGEST)
+        by_columns = times_signs(finite, columns).T
+        del finite  # before signs of rows are made: the peak of memory is there
         if is_short:
             of_rows = torch.from_numpy(_kept_row_signs(starts, wide))[first:last]
         else:
             numbers = arange(last - first) + (first + starts.offset[0]) if rows is None else rows[first:last]
             of_rows = _signs(numbers, ROW_SEED).to(wide)
-        finite = block.to(wide).nan_to_num(0.0, 0.0, 0.0).clamp(-LARGEST, LARGEST)
-        total += times_signs(times_signs(finite, columns).T, of_rows).T
+        total += times_signs(by_columns, of_rows).T
+        del of_rows
     return total.to(torch.float32).reshape(-1)
 
 
