@@ -40,8 +40,9 @@ from hypocenter.tap.poison import Poison, find_read
 from hypocenter.tap.tape import Microbatch
 
 ROUGH = 0.05  # relative, of norms: what ran as compiled code and is done again by operators need not be nearer
-LOOKS, LOOKS_OF_NOISE = 4, 8  # micro-batches, before one that is held against them: if all repeated, and if not
+LOOKS, LOOKS_OF_NOISE = 4, 8  # micro-batches, before one that is held against them: if all but repeated, and if not
 FLOOR, ROUNDINGS = 4.0, 32.0
+_ROUNDED = ROUNDINGS * FORMATS["float32"].eps
 
 
 class Audit(audit.Audit[Context]):
@@ -371,7 +372,8 @@ class Repeats:
             apart: its loss from that of the run, relative.
         """
         self._n_looks += 1
-        if self._n_looks > (LOOKS_OF_NOISE if self._most else LOOKS) and not apart <= self._allowed:
+        is_noisy = FLOOR * self._most > _ROUNDED
+        if self._n_looks > (LOOKS_OF_NOISE if is_noisy else LOOKS) and not apart <= self._allowed:
             return False
         self._most = max(self._most, apart)
         return True
@@ -389,4 +391,4 @@ class Repeats:
         """A program that stopped to repeat itself may come near the loss of the run by chance."""
         if self._is_told:
             return self._most
-        return max(FLOOR * self._most, ROUNDINGS * FORMATS["float32"].eps)
+        return max(FLOOR * self._most, _ROUNDED)

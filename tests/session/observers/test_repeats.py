@@ -74,7 +74,8 @@ def test_the_floor_is_what_was_seen_before() -> None:
     assert [repeats.is_as_before(apart) for apart in (3e-2, 9e-4)] == [False, True]
 
 
-def test_where_all_repeated_few_looks_suffice() -> None:
+@pytest.mark.parametrize("usual", [0.0, 1e-7])
+def test_where_all_repeated_to_rounding_few_looks_suffice(usual: float) -> None:
     repeats = Repeats()
 
-    assert [repeats.is_as_before(apart) for apart in (*[0.0] * LOOKS, 1e-3)] == [True] * LOOKS + [False]
+    assert [repeats.is_as_before(apart) for apart in (*[usual] * LOOKS, 1e-3)] == [True] * LOOKS + [False]

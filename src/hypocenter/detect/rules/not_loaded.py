@@ -27,7 +27,7 @@ from collections.abc import Iterator
 from hypocenter.detect.engine import rule
 from hypocenter.detect.law_rows import NOT_BROUGHT_BACK, NOT_LOADED, WRITTEN_OVER
 from hypocenter.detect.window import Window
-from hypocenter.nouns import Finding, Remedy
+from hypocenter.nouns import Finding, Reading, Remedy, replace
 
 
 @rule(
@@ -39,29 +39,32 @@ def check(window: Window) -> Iterator[Finding]:
     for row in window.by_phase["optimizer"]:
         n = round(row.summary.sum)
         if row.port == NOT_BROUGHT_BACK:
-            yield Finding(
-                code="HC255", kind="config", severity="warning", step=row.step, rank=window.rank, site=row.site,
-                title="a load brings nothing back: what was saved are the parameters themselves", phase="param",
-                source=row.source, cause="program-error", confidence="proven", param=row.site,
+            yield replace(
+                _at(row, window.rank), cause="program-error",
+                title="a load brings nothing back: what was saved are the parameters themselves",
                 why=(f"of {row.call} that were looked at, {n} have changed since state_dict() gave them",),
                 then=("the model stays as it is",),
                 remedy=Remedy(action="copy-state", text="keep copy.deepcopy(model.state_dict())"),
             )  # fmt: skip
         elif row.port == WRITTEN_OVER:
-            yield Finding(
-                code="HC255", kind="config", severity="warning", step=row.step, rank=window.rank, site=row.site,
-                title=f"{row.site} was loaded, and written over before the first update", phase="param",
-                source=row.source, cause="init-mismatch", confidence="proven", param=row.site,
+            yield replace(
+                _at(row, window.rank), title=f"{row.site} was loaded, and written over before the first update",
                 why=(f"of {row.call} parameters that were loaded, {n} have nothing of it left (cosine below 0.3)",),
                 then=("training begins at other weights than those of the checkpoint",),
                 remedy=Remedy(action="load-last", text="initialise first, and load after that"),
             )  # fmt: skip
         elif row.port == NOT_LOADED:
-            yield Finding(
-                code="HC255", kind="config", severity="warning", step=row.step, rank=window.rank, site=row.site,
-                title=f"{row.site} was not loaded: the checkpoint has it as {row.module}", phase="param",
-                source=row.source, cause="init-mismatch", confidence="likely",
+            yield replace(
+                _at(row, window.rank), confidence="likely", param=None,
+                title=f"{row.site} was not loaded: the checkpoint has it as {row.module}",
                 why=(f"of {n} parameters the names in the checkpoint are others, and the shapes are equal",),
                 then=("they begin as they were made",),
                 remedy=Remedy(action="rename-keys", text="rename the keys of the checkpoint before loading it"),
             )  # fmt: skip
+
+
+def _at(row: Reading, rank: int) -> Finding:
+    return Finding(
+        code="HC255", kind="config", severity="warning", title="", step=row.step, rank=rank, site=row.site,
+        param=row.site, phase="param", source=row.source, cause="init-mismatch", confidence="proven",
+    )  # fmt: skip
