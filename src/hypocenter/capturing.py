@@ -35,6 +35,13 @@ def is_capturing(kind: str | None = None) -> bool:
     return False
 
 
+def reuses_memory() -> bool:
+    """Whether compiled code replays graphs here (mode="reduce-overhead"): any result of it, and a gradient that it has
+    given, is overwritten by its next run, whoever holds it."""
+    trees = sys.modules.get("torch._inductor.cudagraph_trees")
+    return bool(getattr(getattr(trees, "local", None), "tree_manager_containers", None))
+
+
 def _modules(torch: Any, outside: str) -> tuple[Any, ...]:
     """Of devices that this build of torch can use and that can capture. `outside`: the backend from another package."""
     built = (name for name in ("cuda", "xpu", outside) if getattr(torch._C, f"_has_{name}", True))

@@ -11,6 +11,7 @@ from torch.nn.utils import rnn
 import hypocenter
 from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.record.reader import open_run
+from hypocenter.testing import check_relations
 
 N, LENGTH, WIDTH = 4, 6, 8
 
@@ -231,3 +232,34 @@ def test_an_autoencoder(tmp_path):
     x = torch.randn(16, WIDTH)
 
     assert found(tmp_path, model, lambda m: functional.mse_loss(m(x), x)) == []
+
+
+class InFloat8(nn.Module):
+    """Cast by one scale for the whole tensor, as tensor-wise recipes do: a larger sample moves the others' rounding."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner, self.head = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 3)
+
+    def forward(self, x):
+        h = self.inner(x)
+        scale = h.abs().max().detach() / 448
+        return self.head(h + ((h / scale).to(torch.float8_e4m3fn).float() * scale - h).detach())
+
+
+def test_one_scale_for_a_whole_tensor_in_float8(tmp_path):
+    torch.manual_seed(0)
+    x = torch.randn(N, LENGTH, WIDTH) * torch.tensor([1.0, 3.0, 0.5, 7.0]).view(N, 1, 1)
+    y = torch.randint(0, 3, (N, LENGTH))
+
+    assert found(tmp_path, InFloat8(), lambda m: functional.cross_entropy(m(x).flatten(0, 1), y.flatten())) == []
+
+
+def test_one_number_a_sample_is_no_second_dimension_to_exchange():
+    """Of one row there is no neighbour, and an index of one is none that a device survives."""
+    torch.manual_seed(0)
+    model, x, y = nn.Linear(1, 1), torch.randn(N, 1), torch.randn(N, 1)
+
+    looked = check_relations(model, x, functional.mse_loss, labels=y)
+
+    assert not any("INDICES" in why or "index" in why.lower() for why in looked.not_asked.values())

@@ -7,6 +7,7 @@ from torch import nn
 from torch._dynamo.utils import counters
 
 import hypocenter
+from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.diagnose.evidence import Evidence
 from hypocenter.record.reader import open_run
 
@@ -95,3 +96,36 @@ def test_a_compiled_loss_function_is_not_disturbed(tmp_path):
         watched = run()
 
     assert plain == watched
+
+
+def train_with_compiled_step(bad_step=None):
+    torch._dynamo.reset()
+    counters.clear()
+    torch.manual_seed(0)
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(1e-2))
+    step = torch.compile(lambda: optimizer.step(), backend="eager")
+    for n in range(8):
+        model(torch.randn(4, 8) * (float("inf") if n == bad_step else 1.0)).pow(2).mean().backward()
+        step()
+        optimizer.zero_grad()
+    return [p.detach().clone() for p in model.parameters()], counters["stats"]["unique_graphs"]
+
+
+def test_a_compiled_step_is_seen_by_what_it_does_and_compiled_no_more_often(tmp_path):
+    plain, n_graphs = train_with_compiled_step()
+
+    with hypocenter.watch(out=tmp_path / "run"):
+        watched, n_watched = train_with_compiled_step()
+
+    assert n_watched == n_graphs
+    assert all(torch.equal(a, b) for a, b in zip(plain, watched, strict=True))
+    assert diagnose(open_run(tmp_path / "run")).n_steps == 7  # the one in which it is traced counts with the next
+
+
+def test_what_a_compiled_step_uses_is_looked_into(tmp_path):
+    with hypocenter.watch(out=tmp_path / "run"):
+        train_with_compiled_step(bad_step=6)
+
+    (finding, *_) = diagnose(open_run(tmp_path / "run")).findings
+    assert (finding.code, finding.step) == ("HC102", 5)

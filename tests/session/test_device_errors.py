@@ -124,7 +124,7 @@ def test_last_words_are_kept_after_a_device_error(tmp_path):
 
     (finding,) = found.findings
     assert done.returncode == 1
-    assert finding.title == "the program died of RuntimeError at step 3"
+    assert finding.title == "the program died of CUDA error: device-side assert triggered at step 3"
     assert "a device error was first seen at step 3, in Hypocenter's check" in finding.why
     assert "raise RuntimeError(words)" in finding.source.text
     assert "internal error" not in done.stderr

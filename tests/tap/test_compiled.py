@@ -281,6 +281,17 @@ def test_max_autotune_is_left_alone(watch, warnings_given) -> None:
     assert "max-autotune" in warnings_given[0]
 
 
+@pytest.mark.parametrize(("mode", "told"), [(None, "on a device"), ("reduce-overhead", "from a graph")])
+def test_nothing_is_read_inside_on_a_device(watch, warnings_given, mode, told) -> None:
+    model = nn.Sequential(nn.Linear(3, 3, device="meta"))
+    watch(model)
+
+    model.compile(mode=mode)
+
+    assert not model[0]._forward_hooks
+    assert told in warnings_given[0]
+
+
 def test_a_slot_holds_what_was_folded_and_starts_anew(reducer) -> None:
     slots = Slots()
     slot, other = slots.take(torch.device("cpu")), slots.take(torch.device("cpu"))

@@ -20,6 +20,7 @@ from hypocenter.record.whereabouts import Whereabouts
 CODE = "HC324"  # the program died
 _OF_RANKS = "HC321"  # one rank did, and the others waited for it
 _TRIGGER = "crash"
+_MOST_WORDS = 80  # characters of an error's text, in a title
 _DEVICE = "device"  # fact of evidence: what broke, a device or a collective
 _ASSERT = "device-side assert"  # a kernel of the program's found an index or a value that must not be
 _RECENT_STEPS = 50  # that say how long a step takes
@@ -91,7 +92,9 @@ def _explained(finding: Finding, deaths: Sequence[JudgedEvidence]) -> Finding:
     broken = [e.evidence for e in deaths if e.finding.rank == finding.rank and _DEVICE in e.evidence.facts]
     if broken:
         first = min(broken, key=lambda each: (each.step, "seen_in" not in each.facts))  # before the program met it
-        finding = replace(finding, why=(*_why_device(first), *finding.why))
+        words = f"died of {str(first.facts.get('text'))[:_MOST_WORDS]}"
+        title = finding.title.replace(f"died of {first.facts.get('type')}", words)
+        finding = replace(finding, why=(*_why_device(first), *finding.why), title=title)
     own = (e for e in deaths if e.finding.rank == finding.rank and "seen_in" not in e.evidence.facts)
     shown = next((e for e in own if e.evidence.step == finding.step), None)
     if shown is None:

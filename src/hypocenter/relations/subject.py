@@ -193,8 +193,11 @@ class Subject:
         return any(event.rng is not None and event.rng.own for event in self._events.values())
 
     def tolerance(self, ran: Ran) -> float:
-        """How far what must stay may move: by the lowest format of autocast, parameters and outputs."""
-        formats = {t.dtype for t in ran.outputs.values()}
+        """How far what must stay may move: by the lowest format of autocast, parameters, outputs and casts to 8 bits.
+
+        What is cast to float8 by a scale of the whole tensor depends on all its samples, by a rounding.
+        """
+        formats = {t.dtype for t in ran.outputs.values()} | self.held.in_eight_bits
         for event in self._events.values():
             formats |= {dtype for _, enabled, dtype in event.ambient.autocast if enabled}
             if event.module is not None:
@@ -321,6 +324,7 @@ class _Around(contextlib.ExitStack):
 
 """What asks for no value of a tensor."""
 _ATTENTION, _ATTENTION_RATE = "scaled_dot_product_attention", 4
+_RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu"})
 _TRAINING = 5  # place of `training` among the arguments of `batch_norm`
 
 
@@ -334,6 +338,7 @@ class Held(TorchFunctionMode):
         has_batch_norm: one was met in training that has averages: its statistics mix samples by definition.
         has_own_statistics: one that has none was met, and left as it is.
         read: storages of tensors that an operation was given, beside questions about their shape.
+        in_eight_bits: formats of float8 that something was cast to.
     """
 
     def __init__(self, embedded: Sequence[tuple[Tensor, Tensor]] = ()) -> None:
@@ -341,6 +346,7 @@ class Held(TorchFunctionMode):
         self._embedded = embedded
         self.has_batch_norm = self.has_own_statistics = False
         self.read: set[int] = set()
+        self.in_eight_bits: set[torch.dtype] = set()
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -352,6 +358,8 @@ class Held(TorchFunctionMode):
             args = _with(args, kwargs, _RATES[name], "p", 0.0)
         elif name == _ATTENTION:
             args = _with(args, kwargs, _ATTENTION_RATE, "dropout_p", 0.0)
+        elif name in _RECURRENT:  # its only number that is no whole one
+            args = tuple(0.0 if type(each) is float else each for each in args)
         elif name == "batch_norm" and _given(args, kwargs, _TRAINING, "training"):
             if _given(args, kwargs, 1, "running_mean") is None:
                 self.has_own_statistics = True
@@ -360,7 +368,10 @@ class Held(TorchFunctionMode):
                 args = _with(args, kwargs, _TRAINING, "training", False)
         elif name == "embedding" and self._embedded:
             args = self._other_tokens(args)
-        return func(*args, **kwargs)
+        made = func(*args, **kwargs)
+        if isinstance(made, Tensor) and made.dtype.itemsize == 1 and made.dtype.is_floating_point:
+            self.in_eight_bits.add(made.dtype)
+        return made
 
     def _other_tokens(self, args: Any) -> Any:
         tokens = args[0] if args else None

@@ -1,26 +1,38 @@
-"""Compiled functions run as they are written, for the time of a replay: an op trace can see into nothing else."""
+"""Compiled and captured code runs as it is written, for the time of a replay: an op trace can see into nothing else.
+
+What `make_graphed_callables` has put in place of a module's `forward` replays a graph, which writes its results and
+gradients to the same memory each time: `p.grad` may lie there, and a replay of ours would overwrite it.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import inspect
 import sys
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 
 from hypocenter.unwarned import unwarned
 
+_GRAPHED = "make_graphed_forward"  # torch's, and Transformer Engine's
+
 
 class Eagerly(contextlib.ExitStack):
-    """Inside this block nothing that was compiled runs as such.
+    """Inside this block nothing that was compiled or captured runs as such.
+
+    Args:
+        modules: that are called in it.
 
     Attributes:
         in_place_of_compiled: whether anything that would have done so was called. Other bits come of that.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, modules: Iterable[torch.nn.Module] = ()) -> None:
         super().__init__()
         self.in_place_of_compiled = False
+        self._modules = modules
 
     def __enter__(self) -> Eagerly:
         super().__enter__()
@@ -36,4 +48,17 @@ class Eagerly(contextlib.ExitStack):
 
             eval_frame._callback_from_stance = noted
             self.callback(setattr, eval_frame, "_callback_from_stance", ask)
+        for module in (part for root in self._modules for part in root.modules()):
+            captured = vars(module).get("forward")
+            if (written := _beneath_graph(captured)) is not None:
+                self.in_place_of_compiled = True
+                module.forward = written
+                self.callback(setattr, module, "forward", captured)
         return self
+
+
+def _beneath_graph(forward: Any) -> Callable[..., Any] | None:
+    """The `forward` that a graph was captured of; None: this is no such one."""
+    if not inspect.isfunction(forward) or _GRAPHED not in forward.__qualname__:
+        return None
+    return inspect.getclosurevars(forward).nonlocals.get("orig_fwd")

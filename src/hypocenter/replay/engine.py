@@ -23,6 +23,7 @@ from hypocenter.replay.case import is_finite
 from hypocenter.replay.deadline import Deadline
 from hypocenter.replay.eagerly import Eagerly
 from hypocenter.replay.impossible import ReplayImpossible
+from hypocenter.replay.in_bounds import kept_in_bounds
 from hypocenter.replay.own_gradients import OwnBuffers, OwnParameters
 from hypocenter.replay.own_groups import OwnCollectives, OwnGroups
 from hypocenter.replay.own_writes import OwnWrites
@@ -303,7 +304,7 @@ class Replayer:
             stack.enter_context(alone.without_wrappers_hooks(event.function for _, event in events))
             stack.enter_context(buffers.in_place())
             stack.enter_context(own.in_place())
-            stack.enter_context(eagerly := Eagerly())
+            stack.enter_context(eagerly := Eagerly(modules))
             if context is not None:
                 stack.callback(context.attach())
             stack.enter_context(sharded.put_back(event.function for _, event in events))
@@ -313,6 +314,8 @@ class Replayer:
                 stack.enter_context(alone.NoCollectives())
             if around is not None:
                 stack.enter_context(around)
+            is_changed = rows is not None or around is not None
+            stack.enter_context(kept_in_bounds([event for _, event in events], is_changed=is_changed))
             if mode is not None:
                 stack.enter_context(mode)
             if self._whole is not None:
@@ -372,7 +375,11 @@ class Replayer:
                     self._do(event, slots, None, rows, None, standing_for=lambda t: stand_ins.get(id(t), t))
             return per_sample.total([slots[slot] for slot in microbatch.roots if slot is not None], microbatch.seeds)
 
-        with self._in_place(events), self.deadline.one("each sample"), numerics_entered(microbatch.numerics):
+        with (
+            self._in_place(events, is_changed=True),
+            self.deadline.one("each sample"),
+            numerics_entered(microbatch.numerics),
+        ):
             return per_sample.losses_and_norms(loss_of, trained, n_rows)
 
     def make(
@@ -433,7 +440,8 @@ class Replayer:
             raise ReplayImpossible(why)
         modules, slots = _modules_of(event for _, event in events), dict[int, torch.Tensor]()
         buffers = OwnBuffers((p for module in modules for p in module.parameters()), for_all=False)
-        with self.deadline.one("forward"), self._in_place([event for _, event in events]) as put_back:
+        own_events = [event for _, event in events]
+        with self.deadline.one("forward"), self._in_place(own_events, is_changed=True) as put_back:
             held = [owner._buffers[key] for _, event in events for owner, key, _ in event.buffers]
             own = OwnWrites([*put_back, *(each for each in held if each is not None)])
             with buffers.in_place(), own, around:
@@ -452,8 +460,16 @@ class Replayer:
         events: list[Event],
         mode: contextlib.AbstractContextManager[Any] | None = None,
         context: OpContext | None = None,
+        *,
+        is_changed: bool = False,
     ) -> Generator[list[torch.Tensor], None, None]:
         """Around events that are done again on this rank alone; afterwards all is as it was.
+
+        Args:
+            events: to be done.
+            mode: entered around all of it.
+            context: told of the source line of each operation.
+            is_changed: they are given other inputs than in the run.
 
         Gives tensors, kept by modules beside buffers, whose values are put back.
         """
@@ -464,11 +480,12 @@ class Replayer:
             stack.enter_context(self._paused())
             stack.enter_context(_modules_as_they_were(iter(events)))
             stack.enter_context(alone.without_wrappers_hooks(event.function for event in events))
-            stack.enter_context(Eagerly())
+            stack.enter_context(Eagerly(_modules_of(events)))
             if context is not None:
                 stack.callback(context.attach())
             if alone.is_one_of_many():
                 stack.enter_context(alone.NoCollectives())
+            stack.enter_context(kept_in_bounds(events, is_changed=is_changed))
             if mode is not None:
                 stack.enter_context(mode)
             yield put_back

@@ -1,9 +1,9 @@
-"""Updates of a program that has no optimizer: it writes to its parameters itself.
+"""Updates that no optimizer tells of: the program writes to its parameters itself, or its `step` is compiled code.
 
 Such an update is seen by what it does: parameters that a backward gave gradients to have changed when the next
 micro-batch begins. Nothing says beforehand that one is about to come, so the gradients are checked right after each
 backward, while the parameters are still those that it computed with. As soon as the program makes an optimizer, all
-this is off.
+this is off, until a step of it is seen to be traced into a graph.
 """
 
 from __future__ import annotations
@@ -47,7 +47,9 @@ class UpdatesByHand:
 
     @property
     def is_on(self) -> bool:
-        """Whether the program has no optimizer. To be asked once there is something to update."""
+        """Whether no optimizer tells of its updates. To be asked once there is something to update."""
+        if self._parts.updates.is_compiled:
+            return True
         if self._is_on is None:
             self._is_on = not self._parts.optimizers.all()
         return self._is_on

@@ -1,12 +1,14 @@
 """Level `modules` under torch.compile: statistics of forward outputs, written by the compiled graph itself.
 
 A forward hook on each matrix-multiplying module is traced into the graph and folds nine numbers of its output into a
-preallocated slot: no graph break, no recompile, no wait. Only float32 outputs of matrix products and convolutions are
-read: inductor stores those in memory anyway, so that one more reader changes no bit of the run. Whatever it would have
-fused away (a norm, an activation, a softmax; in bfloat16 also the surroundings of a product) comes out with other bits
-when it is read: of a two-block transformer 103 to 105 of 105 losses and gradients changed (torch 2.13, CPU). What goes
-into a compiled region and comes out of it, with its gradients, is read outside the graph by ModuleTap, in any dtype.
-`compiled_backward` opts in to reading every module, forward and backward, at the price of those bits.
+preallocated slot: no graph break, no recompile, no wait. It is done on a CPU only, and of float32 outputs of matrix
+products and convolutions: inductor stores those in memory anyway, so that one more reader changes no bit of the run.
+Whatever it would have fused away (a norm, an activation, a softmax; in bfloat16 also the surroundings of a product)
+comes out with other bits when it is read: of a two-block transformer 103 to 105 of 105 losses and gradients changed
+(torch 2.13, CPU). On a GPU the order of kernels changes as well, and with it the random numbers that each draws: none
+of 11 losses stayed (torch 2.11, H200). What goes into a compiled region and comes out of it, with its gradients, is
+read outside the graph by ModuleTap, in any dtype. `compiled_backward` opts in to reading every module, forward and
+backward, at the price of those bits.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ _MATRIX_PRODUCTS = (
 _MATRIX_FORWARDS = frozenset(kind.forward for kind in _MATRIX_PRODUCTS)
 _ALSO = frozenset({("transformers.pytorch_utils", "Conv1D")})  # GPT-2's: one addmm and a view
 _AUTOTUNE = ("max_autotune", "max_autotune_gemm")
+_GRAPHS = ("triton.cudagraphs",)
 N_SLOTS = 1024  # per block; a block is 64 KiB
 _N_SUMS, _N_PEAKS = 6, 3  # finite, NaN, +inf, -inf, sum, sum of squares; max, -min, dtype
 _DTYPES = (
@@ -139,9 +142,20 @@ class CompiledTap:
             return 0
         self._done.add(region)
         backward = self._config.compiled_backward
-        if not backward and _is_autotuned(region):
+        if not backward and _is_set(region, _AUTOTUNE):
             self._warn_once("autotune", "a module compiled with max-autotune is not read: it would compute other bits")
             return 0
+        if any(parameter.device.type != "cpu" for parameter in region.parameters()):
+            if _is_set(region, _GRAPHS):
+                self._warn_once("graphs", "a compiled module that is replayed from a graph is not read inside")
+                return 0
+            if not backward:
+                self._warn_once(
+                    "device",
+                    "nothing inside the compiled modules is read on a device: random numbers and the order of sums "
+                    "would be others (compiled_backward=True reads all the same)",
+                )
+                return 0
         if backward:
             self._warn_once(
                 "backward",
@@ -215,15 +229,25 @@ def _is_matrix_product(module: nn.Module) -> bool:
     return kind.forward in _MATRIX_FORWARDS or (kind.__module__, kind.__name__) in _ALSO
 
 
-def _is_autotuned(region: nn.Module) -> bool:
-    """With autotuned templates what follows a product is computed in the same kernel, and its result is not stored."""
+def _is_set(region: nn.Module, keys: tuple[str, ...]) -> bool:
+    """Whether one of these settings of inductor holds for a compiled region.
+
+    With autotuned templates what follows a product is computed in the same kernel, and its result is not stored. A
+    graph that writes to a slot of ours ended in an illegal memory access (torch 2.11, H200).
+    """
     context = getattr(region, "dynamo_ctx", None)
     settings: Any = getattr(context, "compiler_config", None) or {}
     ask = getattr(getattr(region, "_compiled_call_impl", None), "get_compiler_config", None)
     if callable(ask):
         settings = ask() or settings
     inductor: Any = sys.modules.get("torch._inductor.config")
-    return any(settings.get(key, False) or getattr(inductor, key, False) for key in _AUTOTUNE)
+    return any(settings.get(key, False) or _of_all(inductor, key) for key in keys)
+
+
+def _of_all(inductor: Any, key: str) -> bool:
+    for part in key.split("."):
+        inductor = getattr(inductor, part, False)
+    return bool(inductor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

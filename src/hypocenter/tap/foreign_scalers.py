@@ -98,6 +98,8 @@ class ForeignScalers:
         return True
 
     def _before_step(self, optimizer: Any, args: Any, kwargs: Any) -> None:
+        if torch.compiler.is_compiling():  # the step becomes part of a graph, in which no frame can be looked at
+            return
         if not self._is_inside and (scaler := scaler_above(sys._getframe(1))) is not None:
             self.watch(scaler)
 

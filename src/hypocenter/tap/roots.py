@@ -76,7 +76,7 @@ class RootTap:
 
     def attach(self) -> Callable[[], None]:
         """Start watching; returns the undo."""
-        for each in (RootTap._enter, RootTap._leave, *BESIDE_TORCH):
+        for each in (RootTap._enter, RootTap._leave, UserCode.__torch_function__, *BESIDE_TORCH):
             never_compile(each)
         self._calls.listen()
         passed_by = [hear(each, "zero_grad", self.user_code.pass_by) for each in (Optimizer, torch.nn.Module)]

@@ -69,6 +69,7 @@ class UpdateTap:
         self._n_again = 0  # calls of the step of a base class in it, which torch tells of as of another step
         self._outer: torch.optim.Optimizer | None = None  # whose step is under way, if others' steps are parts of it
         self._unscales: list[Any] = []  # heard of already
+        self.is_compiled = False  # a step has been traced into a graph, from which nobody tells us of it
         self.is_in_closure = False  # that an optimizer was given: what it computes is checked when it is over
         self.before_rule: Callable[[torch.optim.Optimizer], None] = lambda _: None
         """Told of each torch optimizer, also one inside a scaler's or framework's step, whose gradients are final."""
@@ -262,11 +263,14 @@ class UpdateTap:
         self._listener.after_plain_step(update)
 
     def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        if torch.compiler.is_compiling():  # the first thing: whatever is read here, the graph would be guarded by
+            self.is_compiled = True
+            return None
         if self._is_refused:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     parameter.grad = None
-        if self._listener.paused or torch.compiler.is_compiling():
+        if self._listener.paused:
             return None
         if _is_in_backward():  # from a hook on a gradient: the backward as a whole is the update
             self._listener.in_backward(optimizer)
@@ -323,7 +327,7 @@ class UpdateTap:
         return functools.update_wrapper(watched, closure)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if self._listener.paused or torch.compiler.is_compiling() or _is_in_backward():
+        if torch.compiler.is_compiling() or self._listener.paused or _is_in_backward():
             return
         if self._n_again and self._inside is optimizer:
             self._n_again -= 1

@@ -61,9 +61,9 @@ def _along_second(subject: Subject, facts: Facts) -> Iterator[Trial]:
     if not facts.may_be_second:
         return
     n = next(e.tensor.shape[1] for e in subject.of_model if e.tensor.dim() > 1)
-    for first in (0, 1):
+    for first in (0, 1) if n > 1 else ():
         changed = _replaced(subject, n, first, dim=1)
-        if n > 1 and changed:
+        if changed:
             stays = torch.arange(n, device="cpu") % 2 != first
             yield Trial(changed=changed, parts=Rows(stays), what="its second dimension replaced", whom="the others")
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from hypocenter.capturing import reuses_memory
 from hypocenter.detect.law_rows import CHANGED_AFTER
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.optimizer_rows import number_row
@@ -61,7 +62,7 @@ class AfterUse(Observer):
     def before_backward(self, roots: Sequence[Tensor]) -> None:
         """By now a program has thrown it away, or goes on adding to it."""
         used, self._used = self._used, None
-        if used is None or used.parameter.grad is used.gradient:
+        if used is None or used.parameter.grad is used.gradient or reuses_memory():
             return
         is_other = (used.gradient != used.value) & used.value.isfinite()  # a NaN is never what it was
         answer = is_other.any() & used.gradient.any()
