@@ -1,12 +1,14 @@
 """Ambient state and random generators: captured, and entered again."""
 
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from hypocenter.tap import state as random_state
 from hypocenter.tap.state import capture_ambient, capture_rng, entered, restore_rng
 
 
@@ -64,3 +66,44 @@ def test_numpy_goes_on_from_wherever_it_was(uses):
     for state, numbers in zip(states, expected, strict=True):
         restore_rng(state)
         assert (np.random.randn(), np.random.rand()) == numbers
+
+
+class _Generator:
+    """CUDA's: two objects may share a state; that it was set is known to the object that it was set through."""
+
+    device = torch.device("cuda", 0)
+
+    def __init__(self, state=None):
+        self.state, self.was_set = state if state is not None else {"is": torch.zeros(16, dtype=torch.uint8)}, False
+
+    def graphsafe_get_state(self):
+        return _Generator(self.state)
+
+    def get_state(self):
+        return self.state["is"].clone()
+
+    def set_state(self, state):
+        self.state["is"], self.was_set = state.clone(), True
+
+    def manual_seed(self, seed):
+        self.set_state(torch.full((16,), seed, dtype=torch.uint8))
+
+
+def test_a_devices_generator_is_put_back_without_being_told(monkeypatch):
+    """cuDNN's dropout draws a new seed once CUDA's own generator object has been set."""
+    own = _Generator()
+    device = SimpleNamespace(
+        default_generators=(own,), current_device=lambda: 0, get_rng_state=lambda *_: own.get_state(),
+        is_initialized=lambda: True, is_current_stream_capturing=lambda: False,
+    )  # fmt: skip
+    monkeypatch.setattr(torch, "cuda", device)
+    monkeypatch.setattr(random_state, "accelerator_type", lambda: "cuda")
+    monkeypatch.setattr(torch.accelerator, "device_count", lambda: 1)
+    kept = capture_rng()
+
+    random_state.seeded(7)
+    assert own.get_state().tolist() == [7] * 16
+    restore_rng(kept)
+
+    assert own.get_state().tolist() == [0] * 16
+    assert not own.was_set

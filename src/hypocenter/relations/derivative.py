@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from hypocenter.relations.called import FunctionCall
+from hypocenter.tap.state import seeded
 from hypocenter.tap.tree import replace_tensors, tensors
 
 _N_DIRECTIONS = 5
@@ -63,7 +64,7 @@ class _Function:
                 return new.clone()  # it may write to it
             return tensor.detach().double() if tensor.is_floating_point() else tensor.detach().clone()
 
-        torch.manual_seed(seed)
+        seeded(seed)
         found = self._call.function.apply(*replace_tensors(self._call.args, own))
         return [t for _, t in tensors(found) if t.is_floating_point()]
 

@@ -17,7 +17,7 @@ from hypocenter.relations.heard import Call, Heard
 from hypocenter.replay.batch_rows import Rows
 from hypocenter.replay.engine import Replayer
 from hypocenter.replay.impossible import OutOfTime
-from hypocenter.tap.state import RngState, capture_rng
+from hypocenter.tap.state import RngState, capture_rng, seeded
 from hypocenter.tap.tape import PLACEHOLDERS, Event, Microbatch, storage_of
 from hypocenter.tap.tree import flatten, replace_tensors, tensors
 
@@ -391,17 +391,6 @@ def _with(args: Any, kwargs: dict[str, Any], at: int, name: str, value: Any) -> 
         return (*args[:at], value, *args[at + 1 :])
     kwargs[name] = value
     return args
-
-
-def seeded(seed: int) -> None:
-    """All generators that a forward usually draws from, begun anew."""
-    import random
-
-    import numpy as np
-
-    torch.manual_seed(seed)
-    random.seed(seed)
-    np.random.seed(seed)
 
 
 def has_drawn(before: RngState) -> bool:

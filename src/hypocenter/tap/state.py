@@ -79,8 +79,8 @@ def restore_rng(state: RngState) -> None:
     if state.device is not None and state.device_type is not None:
         module = getattr(torch, state.device_type)
         for index, each in enumerate(state.devices):
-            module.set_rng_state(each, index)
-        module.set_rng_state(state.device)
+            _set_state(module, index, each)
+        _set_state(module, module.current_device(), state.device)
     random.setstate(state.python)
     if state.numpy is not None:
         sys.modules["numpy"].random.set_state(state.numpy)
@@ -88,6 +88,45 @@ def restore_rng(state: RngState) -> None:
         each.put_back()
     for generator, own in state.own:
         generator.set_state(own)
+
+
+def seeded(seed: int) -> None:
+    """Begin the generators of Python, numpy, the CPU and the devices anew, as `torch.manual_seed` does."""
+    random.seed(seed)
+    if (numpy := sys.modules.get("numpy.random")) is not None:
+        numpy.seed(seed)
+    torch.default_generator.manual_seed(seed)
+    kind = accelerator_type()
+    module = getattr(torch, kind) if kind else None
+    if module is not None and getattr(module, "is_initialized", lambda: True)():
+        for index in range(torch.accelerator.device_count()):
+            generator = _without_reset(module, index)
+            if generator is None:
+                module.manual_seed_all(seed)
+                return
+            generator.manual_seed(seed)
+
+
+def _set_state(module: Any, index: int, state: torch.Tensor) -> None:
+    generator = _without_reset(module, index)
+    if generator is None:
+        module.set_rng_state(state, index)
+    else:
+        generator.set_state(state)
+
+
+def _without_reset(module: Any, index: int) -> torch.Generator | None:
+    """Another generator on the state of this device's; None: there is no such thing.
+
+    Where the state of CUDA's own generator object is set, the next LSTM or GRU with dropout draws a seed for cuDNN's
+    dropout anew (`CUDAGeneratorImpl::reset_rnn_state`), which the run without us would not. The flag for it is the
+    object's, and the state is shared with this one.
+    """
+    own = getattr(module, "default_generators", ())
+    share = getattr(own[index], "graphsafe_get_state", None) if index < len(own) else None
+    if share is None or own[index].device.type != "cuda":
+        return None
+    return share()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
