@@ -21,7 +21,7 @@ from hypocenter.replay.shadow import Shadow, Step, Wrapped
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.optimizer_rows import number_row
 from hypocenter.session.without_hooks import without_hooks
-from hypocenter.tap.free_memory import free_bytes
+from hypocenter.tap.free_memory import free_bytes, peak_bytes
 from hypocenter.tap.op_context import OpContext
 
 DUE = "8,64,512,4096,every=32768"
@@ -58,7 +58,7 @@ class Precision(Observer):
             return  # the others run the same code
         microbatch, parameters = update.microbatches[-1], [p for p in update.parameters if p.requires_grad]
         limit_s = max(FREE_S, SHARE * (time.perf_counter() - self._began))
-        limit_bytes = int(MEMORY * free_bytes(parameters[0].device)) if parameters else 0
+        limit_bytes = _room(parameters[0].device) if parameters else 0
         context = OpContext(self.context.names.module_name)
         shadow = Shadow(context, limit_s=limit_s, limit_bytes=limit_bytes)
         try:
@@ -114,6 +114,12 @@ def origin_of(steps: Sequence[Step], number: int) -> int:
         if made < 0 or made >= number or error < BEGAN * min(each.error, TOLD):
             return number
         number = made
+
+
+def _room(device: torch.device) -> int:
+    """A share of what is free, and no more than the step itself takes: other processes may live on the device."""
+    free = int(MEMORY * free_bytes(device))
+    return min(free, peak_bytes(device) or free)
 
 
 def _inexact(steps: Sequence[Step], number: int) -> Reading:
