@@ -40,6 +40,8 @@ class Model(nn.Module):
         super().__init__()
         self.given, self.embedding = given, nn.Embedding(VOCABULARY, WIDTH)
         self.blocks, self.head = nn.ModuleList([Block(given) for _ in range(3)]), nn.Linear(WIDTH, VOCABULARY)
+        if given.recurrent:  # cuDNN draws its dropout from a state of its own
+            self.recurrent = nn.LSTM(WIDTH, WIDTH, 2, dropout=given.dropout, batch_first=True)
 
     def forward(self, tokens: Tensor, gain: Tensor) -> Tensor:
         x = self.embedding(tokens)
@@ -48,6 +50,8 @@ class Model(nn.Module):
             x = x + torch.zeros(7, WIDTH, device=x.device).index_add(0, where, x.flatten(0, 1).float())[tokens % 7].to(
                 x
             )
+        if self.given.recurrent:
+            x = x + self.recurrent(x)[0]
         for number, block in enumerate(self.blocks):
             x = block(x, gain if number == 1 else torch.ones_like(gain))
         return self.head(x)
@@ -240,7 +244,7 @@ def main() -> None:
     options.add_argument("--nan-at", type=int, default=-1, help="block 1 overflows at this step")
     options.add_argument("--nan-rank", type=int, default=0)
     options.add_argument("--assert-at", type=int, default=-1)
-    for flag in ("autocast", "clip", "scaler", "scatter", "fp8"):
+    for flag in ("autocast", "clip", "scaler", "scatter", "fp8", "recurrent"):
         options.add_argument(f"--{flag}", action="store_true")
     given = options.parse_args()
     if given.device == "cpu":

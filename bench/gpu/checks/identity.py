@@ -11,7 +11,7 @@ NEEDS = ("cuda", "cpu")
 
 def run(device: str, folder: Path) -> list[Row]:
     """Compiled code only on a GPU: elsewhere it takes a compiler and minutes."""
-    cases: dict[str, tuple[str, ...]] = {"dropout": (), "autocast": ("--autocast",)}
+    cases: dict[str, tuple[str, ...]] = {"dropout": (), "autocast": ("--autocast",), "LSTM": ("--recurrent",)}
     if device == "cuda":
         cases |= {"loss scaling, clipping": ("--scaler", "--clip"), "compiled": ("--compile", "default")}
     rows: list[Row] = []
