@@ -249,6 +249,19 @@ def test_averaging_between_updates_is_a_note() -> None:
     assert (finding.code, finding.severity) == ("HC302", "note")
 
 
+def test_what_is_written_to_replicas_that_share_their_gradients_is_no_averaging() -> None:
+    """As an average that rank 0 alone has kept, loaded on all ranks."""
+    steps = {step: healthy(step, 2) for step in (0, 10, 20, 30)}
+    for step in (20, 30):
+        rows = changed(steps[step], 1, PARAM, other)
+        steps[step] = {r: [*rows[r], scalar(step, REWRITTEN, 2.0, "param")] for r in rows}
+
+    (finding,) = run(steps, DP2)
+
+    assert (finding.code, finding.severity, finding.step) == ("HC301", "error", 20)
+    assert "between two updates the parameters were changed on ranks 0, 1, not alike" in finding.why
+
+
 def test_one_element_is_a_flipped_bit() -> None:
     signs = np.array([1, -1, 1, 1] * 4)
     flip = lambda r: gradient(10, r.site, vector(r.site, 10) + 0.7 * signs)  # noqa: E731

@@ -93,7 +93,7 @@ def _judge(known: ReplicaTrack, streams: stream_track.StreamTrack, axis: str) ->
         differences=shown.real or shown.differences,
         factors=common_factors(shown.differences) if shown.what == "grad" else None,
         clip=_clip(known, axis, since, first.step),
-        is_averaged=axis == "dp" and known.is_averaged(group),
+        is_averaged=axis == "dp" and known.is_averaged(group) and not _are_shared(grads),
         have_gradients_agreed=at_same is None,
         is_learned=known.began is not None,
         is_assumed=axis == "tp" and all(d.site in known.typed.get(axis, ()) for d in shown.differences),
@@ -102,6 +102,11 @@ def _judge(known: ReplicaTrack, streams: stream_track.StreamTrack, axis: str) ->
         n_params=last.n if last is not None else 0,
         is_outside_wrapper=axis == "dp" and bool(known.n_unwrapped),
     )
+
+
+def _are_shared(grads: Sequence[Occasion]) -> bool:
+    """Whether all ranks use the same gradients all along: then nothing is left to be averaged."""
+    return any(o.n for o in grads) and not any(o.real for o in grads)
 
 
 def _reason(

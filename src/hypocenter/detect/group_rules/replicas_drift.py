@@ -11,7 +11,7 @@ How it is decided
     single element, once, a bit has flipped after the reduction or one rank alone has written: `hardware-fault` is
     possible. If they differ from the first recorded step on they were initialised or loaded differently. With two
     ranks nothing here tells which of them is wrong. Differences of gradients that are no larger than rounding, and
-    replicas that somebody averages between updates, are a note. What HC302, HC303, HC304 or HC306 explains is told
+    replicas that somebody averages between updates (then their gradients differ), are a note. What HC302, HC303, HC304 or HC306 explains is told
     there.
 
 What to do
@@ -132,6 +132,7 @@ def _why(verdict: Verdict) -> Iterator[str]:
             yield "the gradients agree where they were recorded: something else has written to the parameters"
         writers = [rank for rank in verdict.writers if rank in first.ranks]
         if writers:
-            yield f"between two updates the parameters were changed on {ranks_text(writers)} only"
+            how = ", not alike" if len(writers) == len(first.ranks) else " only"
+            yield f"between two updates the parameters were changed on {ranks_text(writers)}{how}"
     elif verdict.reason == "flip":
         yield f"{ranks_text(first.ranks)} agree on the other {verdict.first.n - 1} gradients of this step"
