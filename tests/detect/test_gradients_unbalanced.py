@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from hypocenter.detect.group_rules.gradients_unbalanced import _Habits, _how, _judged, _Parameter, _weights
 from hypocenter.detect.law_rows import SKETCH
+from hypocenter.nouns import Finding
 
 
 def parameters(weights: list[float], n: int, seed: int) -> dict[str, _Parameter]:
@@ -91,3 +92,31 @@ def test_a_sum_that_comes_twice_is_still_told() -> None:
         found += _judged(step, habits, known, range(2))
 
     assert [each.step for each in found] == [4]
+
+
+def used_by_one_rank(n_steps: int, kept: float) -> list[Finding]:
+    """What is used on rank 1, a part of a model, holds so much of what was used at the step before."""
+    habits, found, before = _Habits(), [], {}
+    for step in range(n_steps):
+        known = parameters([1.0, 1.0], 6, step)
+        for name, each in known.items():
+            each.prints = {0: 1.0, 1: 2.0}
+            each.made = {rank: made / np.linalg.norm(made) for rank, made in each.made.items()}
+            used = each.made[1] + kept * before.get(name, 0.0)
+            each.used, before[name] = {0: each.made[0], 1: used}, used
+        found += _judged(step, habits, known, [0, 1])
+        habits.last = {(name, rank): used for name, each in known.items() for rank, used in each.used.items()}
+        habits.last_step = step
+    return found
+
+
+def test_what_is_never_zeroed_is_told_from_the_first_step_on() -> None:
+    (finding,) = used_by_one_rank(6, 1.0)
+
+    assert (finding.step, finding.rank) == (1, 1)
+    assert "still hold those of the step before" in finding.title
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.5, 0.9, -1.0])
+def test_an_average_of_gradients_over_the_steps_is_meant(kept: float) -> None:
+    assert used_by_one_rank(6, kept) == []

@@ -11,7 +11,8 @@ How it is decided
     that its optimizer is about to use. Sketches are linear, so one of two equalities can be seen to hold: what is used
     is the sum over the ranks, each with the same weight (replicas); or it is each rank's own, with one factor for all
     parameters of a rank (parts of a layer, shards that the replay itself reduces). Which of them, the job shows: it
-    counts where it was so at two audited steps before, or where one rank has no weight at all at four.
+    counts where it was so at two audited steps before, or where one rank has no weight at all at four. Gradients that
+    hold those of the step before, all of them and with the same weight, count from the first step on, when seen twice.
 
 What to do
     Look at what runs between backward and the update: the all-reduce, its group and divisor, `no_sync`, `zero_grad`,
@@ -74,6 +75,7 @@ class _Habits:
     factors: dict[int, tuple[int, float]] = field(default_factory=dict)  # by rank, -1 of the sum: how often, largest
     last: dict[tuple[str, int], _Vector] = field(default_factory=dict)  # what was used at the step before
     last_step: int = -1
+    piled: dict[int, list[int]] = field(default_factory=dict)  # by rank, -1 of the sum: steps that hold the one before
     is_told: set[str] = field(default_factory=set)
 
 
@@ -123,8 +125,7 @@ def _sums(step: int, habits: _Habits, looked: Mapping[str, _Parameter], ranks: S
         return  # two ranks gave the same
     usual = statistics.median(weights) if weights else 0.0
     if usual <= 0:
-        if habits.n_sums >= STAYS:
-            yield from _all(step, habits, min(ranks), _is_of_before(step, habits, looked, 1.0 / len(ranks)))
+        yield from _none(step, habits, -1, looked, is_habit=habits.n_sums >= STAYS)
         habits.n_sums = 0
         return
     habits.n_sums += 1
@@ -147,9 +148,8 @@ def _own(step: int, habits: _Habits, parameters: Mapping[str, _Parameter]) -> It
         n_before = habits.n_owners.get(rank, 0)
         habits.n_owners[rank] = 0 if factor is None else n_before + 1
         if factor is None:
-            if n_before >= STAYS:
-                mine = {name: parameters[name] for name in pairs}
-                yield from _all(step, habits, rank, _is_of_before(step, habits, mine, None))
+            mine = {name: parameters[name] for name in pairs}
+            yield from _none(step, habits, rank, mine, is_habit=n_before >= STAYS)
             continue
         for name, (used, made) in pairs.items():
             is_balanced = _is_near(used, factor * made)
@@ -174,32 +174,44 @@ def _factor(step: int, habits: _Habits, rank: int, factor: float) -> Iterator[Fi
     yield _finding(step, max(rank, 0), "", title, factor / most, [f"at {n} audited steps before they were not"])
 
 
-def _all(step: int, habits: _Habits, rank: int, is_of_before: bool) -> Iterator[Finding]:
-    """Most parameters are something else than the law says, and nothing that was named before explains it."""
+def _none(
+    step: int, habits: _Habits, rank: int, looked: Mapping[str, _Parameter], *, is_habit: bool
+) -> Iterator[Finding]:
+    """Most parameters are something else than the law says, and nothing that was named before explains it.
+
+    Args:
+        rank: whose own gradients these are; -1 of a sum over ranks.
+        is_habit: whether the law was kept at the steps before.
+    """
     if habits.is_told:
+        return
+    piled = habits.piled.setdefault(rank, [])
+    is_of_before = _is_of_before(step, habits, looked, rank)
+    if is_of_before:
+        piled.append(step)
+    if not is_habit and not (is_of_before and len(piled) >= STAYS):
         return
     habits.is_told.add(_ALL)
     how = "still hold those of the step before" if is_of_before else "are not what the ranks' micro-batches give"
-    why = [f"at {STAYS} audited steps or more before this one the two were equal"]
-    yield _finding(step, rank, "", f"the gradients of most parameters {how}", 0.0, why)
+    why = f"at {STAYS} audited steps or more before this one the two were equal"
+    if not is_habit:
+        step, why = piled[0], f"so it is at steps {piled[0]} and {piled[1]}, and they were at no step without"
+    yield _finding(step, max(rank, 0), "", f"the gradients of most parameters {how}", 0.0, [why])
 
 
-def _is_of_before(step: int, habits: _Habits, looked: Mapping[str, _Parameter], weight: float | None) -> bool:
-    """Whether what is used is what was used at the step before and what this one gives.
-
-    Args:
-        weight: of each rank in the sum; None: each rank's own.
-    """
+def _is_of_before(step: int, habits: _Habits, looked: Mapping[str, _Parameter], rank: int) -> bool:
+    """Whether what is used is what was used at the step before and what this one gives, times one factor of all."""
     if habits.last_step != step - 1:
         return False
-    n_so = n_all = 0
+    pairs: list[tuple[_Vector, _Vector]] = []
     for name, each in looked.items():
-        for rank, used in each.used.items():
-            before = habits.last.get((name, rank))
-            made = each.made[rank] if weight is None else weight * np.sum(list(each.made.values()), axis=0)
-            n_all += 1
-            n_so += before is not None and _is_near(used, before + made)
-    return 2 * n_so > n_all
+        for at, used in each.used.items():
+            before = habits.last.get((name, at))
+            made = np.mean(list(each.made.values()), axis=0) if rank < 0 else each.made.get(at)
+            if rank in (-1, at) and before is not None and made is not None:
+                both = before + made
+                pairs += [(used, both)] if np.linalg.norm(before) and np.linalg.norm(both) else []
+    return len(pairs) > 0 and _common_factor(pairs) is not None
 
 
 def _common_factor(pairs: Sequence[tuple[_Vector, _Vector]]) -> float | None:
