@@ -19,8 +19,9 @@ What to do
     Under DDP leave gradients to it.
 
 When it is wrong
-    Beside data parallelism it is a note because the program may mean it: when the loss, the coefficient of the auxiliary loss, or the gradient
-    itself has been divided by the size of the group beforehand, the sum is right, if needless.
+    Beside data parallelism it is a note because the program may mean it: when the loss, the coefficient of the
+    auxiliary loss, or the gradient itself has been divided by the size of the group beforehand, the sum is right, if
+    needless.
 """
 
 # pyright: reportAttributeAccessIssue=false
@@ -65,7 +66,8 @@ def _began_apart(panel: Panel, group: tuple[int, ...]) -> set[str]:
     import pyarrow.compute as pc
 
     table = panel.where(port=LOCAL)
-    table = table.filter(pc.and_(pc.is_valid(table["digest"]), pc.is_in(table["rank"], value_set=pa.array(group, pa.int32()))))
+    is_here = pc.is_in(table["rank"], value_set=pa.array(group, pa.int32()))
+    table = table.filter(pc.and_(pc.is_valid(table["digest"]), is_here))
     counted = table.group_by("site").aggregate([("digest", "count_distinct"), ("rank", "count_distinct")])
     return {
         site
@@ -156,7 +158,7 @@ def _finding(panel: Panel, group: tuple[int, ...], axis: str, names: list[str]) 
             f"ranks {', '.join(map(str, group[:8]))}{', ...' if n > 8 else ''} ({axis}) put the same bits into an "
             "all-reduce that sums",
             "what came out is, bit for bit, the gradient that the optimizer is given: nothing divided it",
-            *(("the gradients that these ranks had made themselves are not the same: they were reduced before",) * is_data),
+            *(("the gradients that these ranks had made themselves differ: they were reduced before",) * is_data),
             *((f"the same for {', '.join(names[1:9])}",) if len(names) > 1 else ()),
         ),
         confidence="proven" if is_data else "possible",

@@ -11,8 +11,8 @@ How it is decided
     single element, once, a bit has flipped after the reduction or one rank alone has written: `hardware-fault` is
     possible. If they differ from the first recorded step on they were initialised or loaded differently. With two
     ranks nothing here tells which of them is wrong. Differences of gradients that are no larger than rounding, and
-    replicas that somebody averages between updates (then their gradients differ), are a note. What HC302, HC303, HC304 or HC306 explains is told
-    there.
+    replicas that somebody averages between updates (then their gradients differ), are a note. What HC302, HC303, HC304
+    or HC306 explains is told there.
 
 What to do
     Stop, and load a checkpoint from before the step. For one element or one parameter: test the memory of the odd
