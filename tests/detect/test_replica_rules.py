@@ -426,6 +426,35 @@ def test_uneven_steps(wrong: dict[str, float], site: str) -> None:
     assert (finding.code, finding.step, finding.site) == ("HC306", 1, site)
 
 
+@pytest.mark.parametrize("are_copies", [True, False])
+def test_a_skip_on_one_rank_of_a_job_that_averages_by_hand(are_copies: bool) -> None:
+    make = lambda rank, step: StepRecord(step=step, loss=1.0, lr=0.1, skipped=rank == 1 and step == 15)  # noqa: E731
+    steps = {s: healthy(s, 2, "") for s in (0, 10, 15, 20)}
+    steps[20] = changed(steps[20], 1, PARAM, other)
+    if not are_copies:  # stages of a pipeline
+        steps = {s: changed(healthy(s, 2, ""), 1, PARAM, other) for s in steps}
+        own = lambda row: gradient(row.step, row.site, vector(row.site, row.step + 100), "")  # noqa: E731
+        steps = {s: changed(rows, 1, GRAD, own) for s, rows in steps.items()}
+
+    found = run(steps, {}, make)
+
+    assert [(each.code, each.step, each.rank) for each in found] == [("HC306", 15, 1)] * are_copies
+
+
+def test_shared_batches_of_a_job_that_averages_by_hand() -> None:
+    steps = {s: batches(s, [s, s]) for s in (0, 10, 20)}
+    for step, rows in steps.items():
+        for rank, more in healthy(step, 2, "").items():
+            local = [replace(r, port="grad_local") for r in more if r.port == GRAD]
+            rows[rank] += [*more, *local]
+    some = {s: {r: rows[:-1] for r, rows in of.items()} for s, of in steps.items()}  # one is not reduced
+
+    (finding,) = run(steps, {})
+
+    assert (finding.code, finding.severity, finding.cause) == ("HC305", "warning", "data-mismatch")
+    assert run(some, {}) == []
+
+
 def stages(
     step: int,
     first: int,

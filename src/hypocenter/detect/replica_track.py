@@ -83,6 +83,11 @@ class ReplicaTrack:
     ruined_from: int | None = None  # first step whose gradients were not finite and that was not skipped
     n_unwrapped: int | None = None  # parameters outside every DDP wrapper; None: no wrapper
 
+    @property
+    def are_learned(self) -> bool:
+        """Whether there are replicas, though no wrapper tells the groups."""
+        return self.began is not None and bool(self.typed.get("dp"))
+
     def is_averaged(self, ranks: Sequence[int]) -> bool:
         """Whether parameters are changed between updates on all ranks of a group, or all but the one they come from."""
         n_writing = sum(rank in self.n_rewritten for rank in ranks)

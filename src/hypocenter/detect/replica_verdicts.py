@@ -126,7 +126,8 @@ def _reason(
         return _reason_of_gradients(at_same, grads)
     if _clip(known, axis, since, first.step) is not None:
         return "clip"
-    uneven = [u for u in streams.uneven.values() if u.axis == axis and u.step <= first.step]
+    of_axis = stream_track.ALL if known.are_learned else axis
+    uneven = [u for u in streams.uneven.values() if u.axis == of_axis and u.step <= first.step]
     if any(since is None or u.step >= since for u in uneven):
         return "rates"
     if any(o.step <= first.step and o.n_differ and not o.real for o in grads):

@@ -11,15 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from hypocenter.detect.local_rows import LOCAL
 from hypocenter.detect.panel import Panel
 from hypocenter.detect.replica_columns import compare
-from hypocenter.detect.replica_rows import BATCH_LOSS, BATCH_PORT, BATCH_PREFIX, RNG_PORT, RNG_PREFIX
+from hypocenter.detect.replica_rows import BATCH_LOSS, BATCH_PORT, BATCH_PREFIX, PARAM, RNG_PORT, RNG_PREFIX
 from hypocenter.detect.shared_rows import SharedRows
 from hypocenter.nouns import StepRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+ALL = ""  # in the place of an axis: all ranks
 HARMLESS = 1e-6  # relative: learning rates computed in another order
 SAME_LOSS = 1e-4  # relative: losses of tensor-parallel ranks, which are as a rule equal to the bit
 
@@ -60,7 +62,7 @@ class Uneven:
     """What a step record says that is not the same on all ranks of a group."""
 
     what: str  # lr, loss_scale, skipped
-    axis: str
+    axis: str  # or ALL
     step: int
     values: Mapping[int, float]  # by rank
 
@@ -137,7 +139,7 @@ def _note_batches(known: StreamTrack, panel: Panel) -> None:
     columns = [rows[name].to_pylist() for name in ("rank", "site", "digest", "dtype", "shape")]
     for rank, site, digest, dtype, shape in zip(*columns, strict=True):
         by_rank.setdefault(rank, {})[site] = (digest, dtype, tuple(shape))
-    for ranks in panel.groups("dp"):
+    for ranks in panel.groups("dp") or _all_that_average(panel):
         batches = [by_rank.get(rank) for rank in ranks]
         if all(batches):
             known.n_batches[ranks] = known.n_batches.get(ranks, 0) + 1
@@ -146,6 +148,22 @@ def _note_batches(known: StreamTrack, panel: Panel) -> None:
                 known.same.append(SameData(step=panel.step, ranks=ranks, digests=digests))
     for ranks in panel.groups("tp"):
         _note_other_data(known, panel.step, ranks, by_rank)
+
+
+def _all_that_average(panel: Panel) -> list[tuple[int, ...]]:
+    """All ranks, where nothing tells how they are laid out, but they hold copies alone and reduce every gradient."""
+    import pyarrow.compute as pc
+
+    if any(place.groups for place in panel.places.values()) or len(panel.ranks) < 2:
+        return []
+    sites: list[set[str]] = []
+    for port in (PARAM, LOCAL):
+        table = panel.where(port=port)
+        compared = compare(table.filter(pc.is_valid(table["digest"])), [panel.ranks])
+        if any(compared.sizes < len(panel.ranks)) or (port == PARAM and compared.differs.any()):
+            return []
+        sites.append({compared.sites[i] for i in compared.site})
+    return [panel.ranks] if sites[0] and sites[0] == sites[1] else []
 
 
 def _note_other_data(
@@ -176,10 +194,10 @@ _RECORDED: dict[str, Callable[[StepRecord], float | None]] = {
 
 
 def _note_records(known: StreamTrack, panel: Panel) -> None:
-    for axis in ("dp", "tp", "cp"):
-        for ranks in panel.groups(axis):
+    for axis in ("dp", "tp", "cp", ALL):
+        for ranks in panel.groups(axis) if axis != ALL else [panel.ranks]:
             records = {rank: panel.records[rank] for rank in ranks if rank in panel.records}
-            if axis != "dp":
+            if axis in ("tp", "cp"):
                 _note_losses(known, panel.step, (axis, ranks), [record.loss for record in records.values()])
             for what, read in _RECORDED.items():
                 found = {rank: value for rank, record in records.items() if (value := read(record)) is not None}
