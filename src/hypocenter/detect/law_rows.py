@@ -12,6 +12,11 @@ balance writes none but the first.
                                           the update before had it; `call` as above
     site <parameter>, port `changed`, module `state`: the first parameter of an optimizer that begins without state,
                                           although another one with state has updated it for long; n: its parameters
+    site <parameter>, port `changed`, module `copy`: a weight in whose place an optimizer updates a copy was not what
+                                          that copy had become at some looks in a row: the share of those looked at;
+                                          `call`: how many steps ago that began
+    site <parameter>, port `unbalanced`, module `another`: the gradient that such a copy is given has nothing to do with
+                                          that of the weight: the cosine; `call` as above
     site `laws`, port `changed`           of all tensors of that kind (`module`) that were looked at: n, sum of them
                                           changed
     site <parameter>, port `unbalanced`   what the optimizer is about to use, by what the micro-batches give when they
@@ -141,6 +146,7 @@ SKETCH = 16  # numbers
 BETWEEN, GRADIENT, UPDATE = "between", "gradient", "update"  # laws
 MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER = "missing", "factor", "the step before", "a micro-batch", "other"
 OPTION, STATE = "option", "state"
+COPY, ANOTHER = "copy", "another"
 INEXACT, WRAPPED = "inexact", "wrapped"
 CLIPPED_IN_VAIN, CLIPPED_IN_PART, STATE_LOST = "clipped_in_vain", "clipped_in_part", "state_lost"
 CLIPPED_EARLY, CLIPPED_EACH = "clipped_early", "clipped_each"
