@@ -7,20 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hypocenter.detect.group_rules.gradients_unbalanced import _Habits, _how, _judged, _Parameter, _weights
+from hypocenter.detect.group_rules.gradients_unbalanced import _Habits, _how, _judged
 from hypocenter.detect.law_rows import SKETCH
+from hypocenter.detect.law_sketches import LawSketches, weights_of_ranks
 from hypocenter.nouns import Finding
 
 
-def parameters(weights: list[float], n: int, seed: int) -> dict[str, _Parameter]:
+def parameters(weights: list[float], n: int, seed: int) -> dict[str, LawSketches]:
     """Sketches of `n` parameters of very different size, used with these weights of the ranks."""
     rng = np.random.default_rng(seed)
-    found: dict[str, _Parameter] = {}
+    found: dict[str, LawSketches] = {}
     for number in range(n):
         size = 10.0 ** rng.uniform(-6, 3)
         made = {rank: size * rng.standard_normal(SKETCH) for rank in range(len(weights))}
         used = sum(weight * made[rank] for rank, weight in enumerate(weights))
-        found[f"p{number}"] = _Parameter(made=made, used=dict.fromkeys(made, used), prints=dict.fromkeys(made, 1.0))
+        found[f"p{number}"] = LawSketches(made=made, used=dict.fromkeys(made, used), prints=dict.fromkeys(made, 1.0))
     return found
 
 
@@ -33,7 +34,7 @@ def test_weights_are_found_though_one_parameter_is_off(weights: list[float], n: 
     known = parameters(weights, n, seed)
     known["p1"].used = {rank: 3.0 * used for rank, used in known["p1"].used.items()}
 
-    found = _weights(known, range(len(weights)))
+    found = weights_of_ranks(known, range(len(weights)))
 
     assert found is not None
     assert found == pytest.approx(weights, abs=0.02)
@@ -44,7 +45,7 @@ def test_each_rank_on_its_own_is_no_sum() -> None:
     for each in known.values():
         each.used = dict(each.made)
 
-    assert _weights(known, range(3)) == []
+    assert weights_of_ranks(known, range(3)) == []
 
 
 def test_ranks_with_the_same_gradients_cannot_be_told_apart() -> None:
@@ -52,7 +53,7 @@ def test_ranks_with_the_same_gradients_cannot_be_told_apart() -> None:
     for each in known.values():
         each.made[1] = each.made[0]
 
-    assert _weights(known, range(2)) is None
+    assert weights_of_ranks(known, range(2)) is None
 
 
 @pytest.mark.parametrize(

@@ -83,6 +83,8 @@ Of jobs of several ranks, phase `grad`, on every rank:
                                           (SKETCH numbers), the loss scale taken out where the program did so; `sum`
                                           tells the parameter's values from others
     site <parameter>, port `grad_used`    the same of what the optimizer is about to use, where this rank updates it
+    site `labels`, port `grad_made`       so many labels (n) counted in the cross-entropies of this rank's step;
+                                          sum: what all of them weigh in its losses, the loss scale taken out
 
     site `laws`, port `used_twice`        `module` "loss": two backward passes of this step began at the same loss, that
                                           of micro-batch `op`; "gradients": the update uses the gradients of the one
@@ -139,6 +141,7 @@ BALANCED, CHANGED, UNBALANCED = "balanced", "changed", "unbalanced"
 CUT_OFF, NEVER = "cut_off", "never"
 NOT_CONSUMED, NO_GRADIENT, NOT_STEPPED = "not_consumed", "no_gradient", "not_stepped"
 MADE, USED = "grad_made", "grad_used"
+LABELS = "labels"
 UNWRITTEN = "unwritten"
 NOT_REPEATED = "not_repeated"
 NOT_BY_RULE = "not_by_rule"

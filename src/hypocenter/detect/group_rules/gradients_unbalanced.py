@@ -34,29 +34,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hypocenter.detect.group_engine import group_rule
-from hypocenter.detect.law_rows import MADE, SKETCH, USED
+from hypocenter.detect.law_rows import SKETCH
+from hypocenter.detect.law_sketches import TOLERANCE, LawSketches, is_replica, law_sketches, weights_of_ranks
 from hypocenter.detect.panel import Panel
 from hypocenter.nouns import Finding, replace
 
 CODE = "HC308"
 STAYS, LEFT_OUT_FOR = 2, 4  # audited steps
-TOLERANCE = 0.01  # of a weight, and of what the weights do not explain
-N_ITERATIONS = 20
 N_RANKS_AT_MOST = 256  # whose weights are told apart
 
 _ALL = "all"  # told of most parameters, not of one
 
 _Vector = NDArray[np.float64]
-
-
-@dataclass(slots=True)
-class _Parameter:
-    """One parameter at one audited step: sketches by rank."""
-
-    made: dict[int, _Vector] = field(default_factory=dict)
-    used: dict[int, _Vector] = field(default_factory=dict)
-    prints: dict[int, float] = field(default_factory=dict)
-    hook: str = ""  # function of the program that reduces it in DDP's place
 
 
 @dataclass(slots=True)
@@ -82,13 +71,13 @@ class _Habits:
 @group_rule(CODE, "desync", severity="warning", reads=("law",), asked="rows")
 def check(panel: Panel) -> Iterator[Finding]:
     """Once for ranks, once for each parameter."""
-    parameters = _parameters(panel)
+    parameters = law_sketches(panel)
     ranks = list(panel.ranks)
     if len(ranks) < 2 or {rank for each in parameters.values() for rank in each.made} != set(ranks):
         return  # no audit, or some ranks had no time for this step
     habits: _Habits = panel.history.notes[CODE].setdefault("habits", _Habits())
     if not habits.n_looked:
-        habits.replicas = frozenset(name for name, each in parameters.items() if _is_replica(each, ranks))
+        habits.replicas = frozenset(name for name, each in parameters.items() if is_replica(each, ranks))
     habits.n_looked += 1
     hooks = sorted({each.hook for each in parameters.values()} - {""})
     yield from _noted(_judged(panel.step, habits, parameters, ranks), hooks)
@@ -97,7 +86,7 @@ def check(panel: Panel) -> Iterator[Finding]:
 
 
 def _judged(
-    step: int, habits: _Habits, parameters: Mapping[str, _Parameter], ranks: Sequence[int]
+    step: int, habits: _Habits, parameters: Mapping[str, LawSketches], ranks: Sequence[int]
 ) -> Iterator[Finding]:
     """By both laws. Where replicas are sums they are not each rank's own, though one rank may give most of a sum."""
     looked = {name: each for name, each in parameters.items() if name in habits.replicas and each.used}
@@ -118,9 +107,9 @@ def _noted(findings: Iterator[Finding], hooks: Sequence[str]) -> Iterator[Findin
         yield finding
 
 
-def _sums(step: int, habits: _Habits, looked: Mapping[str, _Parameter], ranks: Sequence[int]) -> Iterator[Finding]:
+def _sums(step: int, habits: _Habits, looked: Mapping[str, LawSketches], ranks: Sequence[int]) -> Iterator[Finding]:
     """Replicas: what is used is the sum over ranks."""
-    weights = _weights(looked, ranks)
+    weights = weights_of_ranks(looked, ranks)
     if weights is None:
         return  # two ranks gave the same
     usual = statistics.median(weights) if weights else 0.0
@@ -136,7 +125,7 @@ def _sums(step: int, habits: _Habits, looked: Mapping[str, _Parameter], ranks: S
         yield from _factor(step, habits, -1, usual * len(ranks))
 
 
-def _own(step: int, habits: _Habits, parameters: Mapping[str, _Parameter]) -> Iterator[Finding]:
+def _own(step: int, habits: _Habits, parameters: Mapping[str, LawSketches]) -> Iterator[Finding]:
     """Parts: what is used on a rank is what the replay gives on it."""
     by_rank: dict[int, dict[str, tuple[_Vector, _Vector]]] = defaultdict(dict)
     for name, each in parameters.items():
@@ -175,7 +164,7 @@ def _factor(step: int, habits: _Habits, rank: int, factor: float) -> Iterator[Fi
 
 
 def _none(
-    step: int, habits: _Habits, rank: int, looked: Mapping[str, _Parameter], *, is_habit: bool
+    step: int, habits: _Habits, rank: int, looked: Mapping[str, LawSketches], *, is_habit: bool
 ) -> Iterator[Finding]:
     """Most parameters are something else than the law says, and nothing that was named before explains it.
 
@@ -199,7 +188,7 @@ def _none(
     yield _finding(step, max(rank, 0), "", f"the gradients of most parameters {how}", 0.0, [why])
 
 
-def _is_of_before(step: int, habits: _Habits, looked: Mapping[str, _Parameter], rank: int) -> bool:
+def _is_of_before(step: int, habits: _Habits, looked: Mapping[str, LawSketches], rank: int) -> bool:
     """Whether what is used is what was used at the step before and what this one gives, times one factor of all."""
     if habits.last_step != step - 1:
         return False
@@ -230,50 +219,6 @@ def _before(n: int) -> list[str]:
     return [f"at {n} audited steps before it was, and other parameters are now"]
 
 
-def _parameters(panel: Panel) -> dict[str, _Parameter]:
-    found: dict[str, _Parameter] = {}
-    for port in (MADE, USED):
-        columns = panel.where(port=port).select(["rank", "site", "sum", "sketch", "op"]).to_pydict()
-        for rank, site, printed, sketch, hook in zip(*columns.values(), strict=True):
-            each = found.setdefault(site, _Parameter())
-            each.hook = hook or each.hook
-            if sketch is not None and len(sketch) == SKETCH:
-                (each.made if port == MADE else each.used)[rank] = np.asarray(sketch, dtype=np.float64)
-                if port == MADE:
-                    each.prints[rank] = printed
-    return found
-
-
-def _is_replica(parameter: _Parameter, ranks: Sequence[int]) -> bool:
-    return parameter.made.keys() == set(ranks) and len(set(parameter.prints.values())) == 1
-
-
-def _weights(looked: Mapping[str, _Parameter], ranks: Sequence[int]) -> list[float] | None:
-    """The weight of each rank in what is used, from most of the parameters; none where that is not made of them.
-
-    None where it cannot be told.
-    """
-    pairs = [
-        (np.stack([each.made[rank] for rank in ranks], axis=1) / size, used / size)
-        for each in looked.values()
-        for used in each.used.values() if (size := float(np.linalg.norm(used)))
-    ]  # fmt: skip
-    if not pairs or SKETCH * len(pairs) <= 2 * len(ranks):
-        return None
-    matrices, targets = np.stack([matrix for matrix, _ in pairs]), np.stack([target for _, target in pairs])
-    trust = rests = np.ones(len(pairs))
-    solved = np.zeros(len(ranks))
-    for _ in range(N_ITERATIONS):  # of least squares, in which what does not fit counts less: few outliers do not pull
-        by = np.sqrt(trust)
-        left, right = (matrices * by[:, None, None]).reshape(-1, len(ranks)), (targets * by[:, None]).reshape(-1)
-        solved, _, rank, _ = np.linalg.lstsq(left, right)
-        if rank < len(ranks):
-            return None  # two ranks gave the same: their weights cannot be told apart
-        rests = np.linalg.norm(matrices @ solved - targets, axis=1)
-        trust = 1.0 / np.maximum(rests, TOLERANCE / 100)
-    return [float(w) for w in solved] if 2 * np.sum(rests <= TOLERANCE) > len(pairs) else []
-
-
 def _ranks(step: int, habits: _Habits, off: Mapping[int, float]) -> Iterator[Finding]:
     """Ranks that have another weight than most."""
     n_before = habits.n_equal
@@ -296,7 +241,7 @@ def _ranks(step: int, habits: _Habits, off: Mapping[int, float]) -> Iterator[Fin
 
 
 def _single_ones(
-    step: int, habits: _Habits, looked: Mapping[str, _Parameter], ranks: Sequence[int], usual: float
+    step: int, habits: _Habits, looked: Mapping[str, LawSketches], ranks: Sequence[int], usual: float
 ) -> Iterator[Finding]:
     """Parameters that are something else than the others are."""
     for name, each in looked.items():
