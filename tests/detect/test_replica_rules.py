@@ -159,6 +159,25 @@ def test_unmarked_parameters_that_share_their_gradients_are_replicas_whatever_th
     assert (finding.code, finding.cause, finding.step) == ("HC301", "init-mismatch", 0)
 
 
+@pytest.mark.parametrize(("is_added_up", "is_own"), [(True, True), (False, True), (True, False)])
+def test_gradients_of_experts_that_are_added_up(is_added_up: bool, is_own: bool) -> None:
+    """Or each rank keeps its own; or all ranks have the same from the start, as of a bias that all of them add."""
+    steps = {}
+    for step in (0, 10):
+        rows = changed(healthy(step, 2, ""), 1, PARAM, other, ["head.weight"])
+        for rank in rows:
+            local = [replace(r, port="grad_local") for r in rows[rank] if r.port == GRAD]
+            rows[rank] += [replace(r, digest=rank * is_own) for r in local]
+        if not is_added_up:
+            own = lambda r: gradient(r.step, r.site, vector(r.site, 100 + r.step), "")  # noqa: E731
+            rows = changed(rows, 1, GRAD, own, ["head.weight"])
+        steps[step] = rows
+
+    found = run(steps, {})
+
+    assert [(f.code, f.param, f.step) for f in found] == [("HC301", "head.weight", 0)] * (is_added_up and is_own)
+
+
 def test_unmarked_shards_have_gradients_of_their_own() -> None:
     steps = {}
     for step in (0, 10):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from hypocenter.axes import HOLD_COPIES
+from hypocenter.detect.local_rows import LOCAL
 from hypocenter.detect.panel import Panel
 from hypocenter.detect.replica_columns import Compared, Member, codes, compare, expected_equal
 from hypocenter.detect.replica_rows import AFTER, CLIP, GRAD, PARAM, REWRITTEN, UNWRAPPED
@@ -77,6 +78,8 @@ class ReplicaTrack:
     varied: frozenset[str] = frozenset()  # there: parameters that began as more than a constant
     parted: list[tuple[int, str, str]] = field(default_factory=list[tuple[int, str, str]])  # there: step at which one
     # that began equal is so no longer, its name, and that of a parameter of the same module that is a replica
+    mixed: dict[str, list[int]] | None = None  # there: parameters that began with other values on each rank, and the
+    # steps at which the gradients that the ranks had made of them were added up all the same
     is_apart: bool = False  # there: what shares its gradient began with other values
     clips: dict[str, list[Spread]] = field(default_factory=dict[str, list[Spread]])
     n_rewritten: dict[int, int] = field(default_factory=dict[int, int])  # by rank, where it is not 0
@@ -151,6 +154,7 @@ def _learn(known: ReplicaTrack, panel: Panel, rows: pa.Table) -> None:
     import pyarrow.compute as pc
 
     _note_facts(known, panel)
+    _note_mixed(known, panel, rows)
     everybody = [panel.ranks]
     if _began_apart(known, panel, rows):
         return
@@ -182,6 +186,34 @@ def _learn(known: ReplicaTrack, panel: Panel, rows: pa.Table) -> None:
                 known.parted.append((panel.step, name, beside))
     compared = compare(rows, everybody, expected_equal(rows, "dp", known.typed["dp"]))
     known.occasions.setdefault("dp", []).extend(_occasions(panel, compared))
+
+
+def _note_mixed(known: ReplicaTrack, panel: Panel, rows: pa.Table) -> None:
+    """What is added up over ranks is the gradient of one parameter, so that all of them hold the same values of it."""
+    import pyarrow.compute as pc
+
+    local, values = (
+        panel.where(port=LOCAL),
+        rows.filter(pc.and_(pc.equal(rows["port"], PARAM), pc.equal(rows["call"], 0))),
+    )
+    if not values.num_rows:
+        return
+    tables = {
+        PARAM: values,
+        GRAD: rows.filter(pc.and_(pc.equal(rows["port"], GRAD), pc.greater(rows["sumsq"], 0.0))),
+        LOCAL: local.filter(pc.is_valid(local["digest"])),
+    }
+    differ: dict[str, set[str]] = {}
+    equal: dict[str, set[str]] = {}
+    for port, table in tables.items():
+        compared = compare(table, [panel.ranks])
+        whole = compared.sizes == len(panel.ranks)
+        differ[port] = {compared.sites[i] for i in compared.site[whole & compared.differs]}
+        equal[port] = {compared.sites[i] for i in compared.site[whole & ~compared.differs]}
+    if known.mixed is None:
+        known.mixed = {name: [] for name in sorted(differ[PARAM])}
+    for name in known.mixed.keys() & differ[PARAM] & differ[LOCAL] & equal[GRAD]:
+        known.mixed[name].append(panel.step)
 
 
 def _began_apart(known: ReplicaTrack, panel: Panel, rows: pa.Table) -> bool:

@@ -9,7 +9,9 @@ How it is decided
     of `--replicas`, over the ranks that the placement of the parameter says are to be equal. The first step, the
     first parameter and the ranks are told. If gradients agree and only one parameter differs, or one gradient in a
     single element, once, a bit has flipped after the reduction or one rank alone has written: `hardware-fault` is
-    possible. If they differ from the first recorded step on they were initialised or loaded differently. With two
+    possible. Where each rank has made a gradient of its own, all use one and the same, and the values differ from the
+    start, either they were to begin equal, or these are parts (experts) whose gradients must not be added up. If they
+    differ from the first recorded step on they were initialised or loaded differently. With two
     ranks nothing here tells which of them is wrong. Differences of gradients that are no larger than rounding, and
     replicas that somebody averages between updates (then their gradients differ), are a note. What HC302, HC303, HC304
     or HC306 explains is told there.
@@ -26,7 +28,7 @@ When it is wrong
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from hypocenter.detect.group_engine import group_rule
 from hypocenter.detect.panel import Panel
@@ -34,6 +36,8 @@ from hypocenter.detect.rank_words import ranks_text, when_words, who
 from hypocenter.detect.replica_track import is_last, track
 from hypocenter.detect.replica_verdicts import Verdict, verdicts
 from hypocenter.nouns import Finding, Remedy, Severity
+
+TIMES = 2  # steps
 
 
 @group_rule("HC301", "desync", severity="error", reads=("digest", "scalar", "local"), asked="unlike")
@@ -43,8 +47,33 @@ def check(panel: Panel) -> Iterator[Finding]:
         if verdict.reason in ("start", "flip", "split", "rounding") and verdict.differences:
             yield _finding(verdict)
     known = track(panel)
+    mixed = {name: steps for name, steps in (known.mixed or {}).items() if len(steps) >= TIMES}
+    if is_last(panel) and mixed and not known.is_apart:
+        yield _mixed(panel, mixed)
     if is_last(panel) and known.parted and not known.is_averaged(panel.ranks):
         yield _parted(panel, known.parted)
+
+
+def _mixed(panel: Panel, mixed: Mapping[str, Sequence[int]]) -> Finding:
+    name, *others = mixed
+    more = f" and {len(others)} more" if others else ""
+    return Finding(
+        code="HC301", kind="desync", severity="warning", step=min(min(steps) for steps in mixed.values()),
+        title=f"gradients of {name}{more} are added up over ranks that hold other values of it",
+        rank=panel.ranks[0], phase="grad", site=name, port="replica.grad", param=name, cause="program-error",
+        confidence="likely",
+        why=(
+            "each rank made a gradient of its own, the optimizers of all ranks are given the same one, and the values "
+            "differ from the first recorded step on",
+            *((f"the same for {', '.join(others[:3])}{' ...' if len(others) > 3 else ''}",) if others else ()),
+            "other parameters are equal on all ranks",
+        ),
+        then=("each rank's part follows the mean of what different parts need",),
+        remedy=Remedy(
+            action="own-gradients", targets=(name,),
+            text="leave parts of a model (experts, shards) out of the reduction; copies have to begin equal",
+        ),
+    )  # fmt: skip
 
 
 def _parted(panel: Panel, parted: Sequence[tuple[int, str, str]]) -> Finding:
