@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -217,6 +218,68 @@ def test_an_unmarked_vector_of_zeros_where_all_random_parameters_are_replicas() 
     (finding,) = run(steps, {})
 
     assert (finding.code, finding.site) == ("HC301", "norm.bias")
+
+
+@pytest.mark.parametrize(
+    ("losses", "draws", "data", "told"),
+    [
+        ([1.0, 1.0], [7, 7], [5, 5], ("HC302", 0, "embed.weight")),  # a backward that does not add up
+        ([1.0, 1.1], [7, 8], [5, 5], ("HC304", 0, "rng.cpu")),
+        ([1.0, 1.1], [7, 8], [5, 6], ("HC301", 20, "norm.weight")),  # data may be why
+        ([1.0, 1.1], [7, 7], [5, 5], ("HC301", 20, "norm.weight")),
+    ],
+)
+def test_where_copies_that_nobody_reduces_part_first(
+    losses: list[float], draws: list[int], data: list[int], told: tuple[str, int, str]
+) -> None:
+    """The embedding does so at the first step; others, of the same gradient then, when they are given other inputs."""
+    steps = left_out(["embed.weight"], -1.0)
+    steps[0] = changed(steps[0], 1, GRAD, lambda r: gradient(0, r.site, vector(r.site, 99), ""), ["embed.weight"])
+    steps[20] = changed(steps[20], 1, PARAM, other)
+    for rows in (states(0, draws), batches(0, data)):
+        steps[0] = {rank: [*steps[0][rank], *rows[rank]] for rank in rows}
+    make = lambda rank, step: StepRecord(step=step, loss=losses[rank], lr=0.1)  # noqa: E731
+
+    (finding,) = run(steps, {}, make)
+
+    assert (finding.code, finding.step, finding.site) == told
+
+
+@pytest.mark.parametrize(
+    ("change", "is_told"),
+    [
+        ({}, True),
+        ({"data": [5, 6]}, False),  # no sequence that they share
+        ({"reduced": ()}, False),  # nothing is added up by hand
+        ({"reduced": NAMES}, False),  # norms are
+        ({"width": 4}, False),  # of channels that the ranks have shared out
+        ({"kind": "Linear"}, False),
+        ({"parted": ("norm.weight",)}, False),  # not all of them, as of experts
+    ],
+)
+def test_norms_of_a_shared_sequence_whose_gradients_are_not_added_up(change: dict[str, Any], is_told: bool) -> None:
+    given: dict[str, Any] = {
+        "data": [5, 5], "reduced": ("embed.weight", "head.weight"), "width": 8, "kind": "LayerNorm",
+        "parted": ("norm.weight", "norm.bias"),
+    }  # fmt: skip
+    given |= change
+    steps = {0: healthy(0, 2, ""), 10: changed(healthy(10, 2, ""), 1, PARAM, other, given["parted"])}
+    for rows in steps.values():
+        for rank, of_rank in rows.items():
+            rows[rank] = [
+                replace(r, module=given["kind"], shape=(given["width"],)) if r.site.startswith("norm") else r
+                for r in of_rank
+            ]
+            rows[rank] += [
+                replace(r, port="grad_local") for r in of_rank if r.port == GRAD and r.site in given["reduced"]
+            ]
+    for step in steps:
+        data = batches(step, given["data"])
+        steps[step] = {rank: [*rows, *data[rank]] for rank, rows in steps[step].items()}
+
+    found = [f for f in run(steps, {}) if "norm" in f.site]
+
+    assert [(f.code, f.cause, f.step) for f in found] == [("HC301", "missing-gradient-sync", 0)] * is_told
 
 
 def test_an_unmarked_module_of_each_rank_is_meant_so() -> None:

@@ -9,12 +9,15 @@ How it is decided
     of `--replicas`, over the ranks that the placement of the parameter says are to be equal. The first step, the
     first parameter and the ranks are told. If gradients agree and only one parameter differs, or one gradient in a
     single element, once, a bit has flipped after the reduction or one rank alone has written: `hardware-fault` is
-    possible. Where each rank has made a gradient of its own, all use one and the same, and the values differ from the
-    start, either they were to begin equal, or these are parts (experts) whose gradients must not be added up. If they
-    differ from the first recorded step on they were initialised or loaded differently. With two
+    possible. If they differ from the first recorded step on they were initialised or loaded differently. With two
     ranks nothing here tells which of them is wrong. Differences of gradients that are no larger than rounding, and
     replicas that somebody averages between updates (then their gradients differ), are a note. What HC302, HC303, HC304
     or HC306 explains is told there.
+
+    Where nothing tells the groups: copies are what began equal, moved, and was equal again. Where each rank has made a
+    gradient of its own, all use one and the same, and the values differ from the start, either they were to begin
+    equal, or these are parts (experts) whose gradients must not be added up. Where the ranks are given the same data
+    and gradients of copies are added up by hand, all norms of the model must stay equal too (sequence parallelism).
 
 What to do
     Stop, and load a checkpoint from before the step. For one element or one parameter: test the memory of the odd
@@ -50,7 +53,9 @@ def check(panel: Panel) -> Iterator[Finding]:
     mixed = {name: steps for name, steps in (known.mixed or {}).items() if len(steps) >= TIMES}
     if is_last(panel) and mixed and not known.is_apart:
         yield _mixed(panel, mixed)
-    if is_last(panel) and known.parted and not known.is_averaged(panel.ranks):
+    if is_last(panel) and known.norms and known.start is not None:
+        yield _norms(panel, known.norms, known.start.step)
+    elif is_last(panel) and known.parted and not known.is_averaged(panel.ranks):
         yield _parted(panel, known.parted)
 
 
@@ -73,6 +78,21 @@ def _mixed(panel: Panel, mixed: Mapping[str, Sequence[int]]) -> Finding:
             action="own-gradients", targets=(name,),
             text="leave parts of a model (experts, shards) out of the reduction; copies have to begin equal",
         ),
+    )  # fmt: skip
+
+
+def _norms(panel: Panel, norms: Sequence[str], step: int) -> Finding:
+    name = norms[0]
+    return Finding(
+        code="HC301", kind="desync", severity="warning", step=step, rank=panel.ranks[0], phase="grad", site=name,
+        title=f"gradients of {len(norms)} parameters of norms are not added up over the ranks", port="replica.grad",
+        param=name, cause="missing-gradient-sync", confidence="possible",
+        why=(
+            "all ranks are given the same data; the program adds up gradients of copies over them, but of no norm",
+            f"norms began alike on all ranks, are as wide as the copies, and part at their first move: {name}, ...",
+        ),
+        then=("each rank's norms learn from its part of the sequence",),
+        remedy=Remedy(action="reduce-gradient", targets=(name,), text="add their gradients up over the ranks as well"),
     )  # fmt: skip
 
 
