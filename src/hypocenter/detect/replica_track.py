@@ -240,6 +240,16 @@ def _norms_apart(
     return tuple(sorted(norms)) if is_so else ()
 
 
+def _reduced(panel: Panel, grads: pa.Table) -> frozenset[str]:
+    """Parameters whose gradients differ over the ranks before the program reduces any, and then do not."""
+    import pyarrow.compute as pc
+
+    local = panel.where(port=LOCAL)
+    made, used = (compare(t, [panel.ranks]) for t in (local.filter(pc.is_valid(local["digest"])), grads))
+    differ = {made.sites[i] for i in made.site[made.differs]}
+    return frozenset(differ & {used.sites[i] for i in used.site[~used.differs]})
+
+
 def _start(panel: Panel, rows: pa.Table) -> Start:
     import pyarrow.compute as pc
 
@@ -257,7 +267,7 @@ def _start(panel: Panel, rows: pa.Table) -> Start:
         step=panel.step, gradients=occasions[0] if occasions else None,
         is_alike=len(losses) == len(panel.ranks) and max(losses) - min(losses) <= SAME_LOSS * abs(max(losses)),
         draws_alike=are_same(panel.where(site=f"{RNG_PREFIX}cpu", port=RNG_PORT)),
-        reduced=frozenset(panel.where(port=LOCAL)["site"].to_pylist()),
+        reduced=_reduced(panel, grads),
         has_same_data=are_same(batches.filter(is_given)),
     )  # fmt: skip
 

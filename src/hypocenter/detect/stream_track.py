@@ -139,31 +139,34 @@ def _note_batches(known: StreamTrack, panel: Panel) -> None:
     columns = [rows[name].to_pylist() for name in ("rank", "site", "digest", "dtype", "shape")]
     for rank, site, digest, dtype, shape in zip(*columns, strict=True):
         by_rank.setdefault(rank, {})[site] = (digest, dtype, tuple(shape))
-    for ranks in panel.groups("dp") or _all_that_average(panel):
+    groups, are_alike = panel.groups("dp"), True
+    if not groups:
+        groups, are_alike = _all_that_average(panel)
+    for ranks in groups:
         batches = [by_rank.get(rank) for rank in ranks]
         if all(batches):
             known.n_batches[ranks] = known.n_batches.get(ranks, 0) + 1
-            if all(batch == batches[0] for batch in batches):
+            if are_alike and all(batch == batches[0] for batch in batches):
                 digests = tuple(value[0] for value in (batches[0] or {}).values())
                 known.same.append(SameData(step=panel.step, ranks=ranks, digests=digests))
     for ranks in panel.groups("tp"):
         _note_other_data(known, panel.step, ranks, by_rank)
 
 
-def _all_that_average(panel: Panel) -> list[tuple[int, ...]]:
-    """All ranks, where nothing tells how they are laid out, but they hold copies alone and reduce every gradient."""
+def _all_that_average(panel: Panel) -> tuple[list[tuple[int, ...]], bool]:
+    """All ranks, where nothing tells how they are laid out, but they hold copies alone and reduce gradients by hand.
+
+    And whether the gradients that they had made themselves are the same: if not, each may take a part of the batch.
+    """
     import pyarrow.compute as pc
 
     if any(place.groups for place in panel.places.values()) or len(panel.ranks) < 2:
-        return []
-    sites: list[set[str]] = []
-    for port in (PARAM, LOCAL):
-        table = panel.where(port=port)
-        compared = compare(table.filter(pc.is_valid(table["digest"])), [panel.ranks])
-        if any(compared.sizes < len(panel.ranks)) or (port == PARAM and compared.differs.any()):
-            return []
-        sites.append({compared.sites[i] for i in compared.site})
-    return [panel.ranks] if sites[0] and sites[0] == sites[1] else []
+        return [], False
+    tables = [panel.where(port=port) for port in (PARAM, LOCAL)]
+    values, made = (compare(table.filter(pc.is_valid(table["digest"])), [panel.ranks]) for table in tables)
+    are_copies = bool(len(values.site)) and not values.differs.any() and {*values.sites} == {*made.sites}
+    is_whole = all((each.sizes == len(panel.ranks)).all() for each in (values, made))
+    return ([panel.ranks] if are_copies and is_whole else []), not made.differs.any()
 
 
 def _note_other_data(
