@@ -61,8 +61,8 @@ balance writes none but the first.
                                           `module`: "returned" where it was in that of training before; `call`: how
                                           many modules in it do something else then
     site `laws`, port `clipped_in_vain`   at the first updates that saw clips, all of these came when nothing was there
-                                          to be used, or, with `module` "nothing", had a gradient; `call`: how many
-                                          gradients were used
+                                          to be used, or, with `module` "nothing", had a gradient; or with "thrown_away"
+                                          their results were not used; `call`: how many gradients were used
     site `laws`, port `state_lost`        so many times in a row a new optimizer (`module`: its class) has taken over
                                           parameters without the state of the one before
     site <parameter>, port `clipped_in_part`  so many gradients, this one among them, were used at each of them and not
