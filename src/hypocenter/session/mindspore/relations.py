@@ -1,4 +1,4 @@
-"""What must not matter to a MindSpore program is changed in replays of a healthy step. For HC241, HC242, HC251."""
+"""What must not matter to a MindSpore program is changed in replays of a healthy step. For HC241, 242, 251 to 253."""
 
 from __future__ import annotations
 
@@ -82,5 +82,5 @@ def _row(shown: Shown, step: int, order: int) -> Reading:
 
 def _row_of_loss(found: Misused, step: int, order: int) -> Reading:
     wrong = found.wrong
-    row = number_row("", rows.LOSS, step, order, 0.0)
-    return replace(row, op="HC251", source=found.source, names=(wrong.title, wrong.why, wrong.remedy))
+    row = number_row("", rows.LOSS, step, order, found.size)
+    return replace(row, op=found.code, source=found.source, names=(wrong.title, wrong.why, wrong.remedy))
