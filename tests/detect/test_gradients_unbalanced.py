@@ -121,3 +121,29 @@ def test_what_is_never_zeroed_is_told_from_the_first_step_on() -> None:
 @pytest.mark.parametrize("kept", [0.0, 0.5, 0.9, -1.0])
 def test_an_average_of_gradients_over_the_steps_is_meant(kept: float) -> None:
     assert used_by_one_rank(6, kept) == []
+
+
+def left_out(may_be: bool, of_ranks: tuple[int, ...] = (0, 1)) -> list[Finding]:
+    """From the first step on, what is used of two parameters on these ranks is what the rank itself has made."""
+    habits, found = _Habits(replicas=frozenset(f"p{i}" for i in range(6)), may_be_left_out=may_be), []
+    for step in range(5):
+        known = parameters([0.5, 0.5], 6, step)
+        for name in ("p1", "p2"):
+            known[name].used |= {rank: known[name].made[rank] for rank in of_ranks}
+        found += _judged(step, habits, known, [0, 1])
+    return found
+
+
+def test_what_a_loop_by_hand_never_adds_up_is_told_once() -> None:
+    (finding,) = left_out(may_be=True)
+
+    assert (finding.code, finding.step, finding.param) == ("HC308", 0, "p1")
+    assert finding.why[-1] == "the same for 1 more: p2"
+
+
+def test_where_the_model_computes_over_ranks_it_may_be_an_expert() -> None:
+    assert left_out(may_be=False) == []
+
+
+def test_where_one_rank_alone_has_its_own_another_rule_tells() -> None:
+    assert left_out(may_be=True, of_ranks=(1,)) == []

@@ -81,7 +81,8 @@ Of jobs of several ranks, phase `grad`, on every rank:
 
     site <parameter>, port `grad_made`    a sketch of what the micro-batches of this rank give when they are done again
                                           (SKETCH numbers), the loss scale taken out where the program did so; `sum`
-                                          tells the parameter's values from others
+                                          tells the parameter's values from others; `module`: "together" where the
+                                          model computes over ranks, and all of them did it again
     site <parameter>, port `grad_used`    the same of what the optimizer is about to use, where this rank updates it
     site `labels`, port `grad_made`       so many labels (n) counted in the cross-entropies of this rank's step;
                                           sum: what all of them weigh in its losses, the loss scale taken out
@@ -141,7 +142,7 @@ BALANCED, CHANGED, UNBALANCED = "balanced", "changed", "unbalanced"
 CUT_OFF, NEVER = "cut_off", "never"
 NOT_CONSUMED, NO_GRADIENT, NOT_STEPPED = "not_consumed", "no_gradient", "not_stepped"
 MADE, USED = "grad_made", "grad_used"
-LABELS = "labels"
+LABELS, TOGETHER = "labels", "together"
 UNWRITTEN = "unwritten"
 NOT_REPEATED = "not_repeated"
 NOT_BY_RULE = "not_by_rule"

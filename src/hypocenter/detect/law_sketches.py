@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from hypocenter.detect.law_rows import LABELS, MADE, SKETCH, USED
+from hypocenter.detect.law_rows import LABELS, MADE, SKETCH, TOGETHER, USED
 from hypocenter.detect.panel import Panel
 
 TOLERANCE = 0.01  # of a weight, and of what the weights do not explain
@@ -24,6 +24,7 @@ class LawSketches:
     made: dict[int, _Vector] = field(default_factory=dict)
     used: dict[int, _Vector] = field(default_factory=dict)
     prints: dict[int, float] = field(default_factory=dict)
+    is_together: bool = False  # the model computes over ranks
     hook: str = ""  # function of the program that reduces it in DDP's place
 
 
@@ -31,12 +32,12 @@ def law_sketches(panel: Panel) -> dict[str, LawSketches]:
     """By parameter."""
     found: dict[str, LawSketches] = {}
     for port in (MADE, USED):
-        columns = panel.where(port=port).select(["rank", "site", "sum", "sketch", "op"]).to_pydict()
-        for rank, site, printed, sketch, hook in zip(*columns.values(), strict=True):
+        columns = panel.where(port=port).select(["rank", "site", "sum", "sketch", "op", "module"]).to_pydict()
+        for rank, site, printed, sketch, hook, how in zip(*columns.values(), strict=True):
             if site == LABELS:
                 continue
             each = found.setdefault(site, LawSketches())
-            each.hook = hook or each.hook
+            each.hook, each.is_together = hook or each.hook, each.is_together or how == TOGETHER
             if sketch is not None and len(sketch) == SKETCH:
                 (each.made if port == MADE else each.used)[rank] = np.asarray(sketch, dtype=np.float64)
                 if port == MADE:

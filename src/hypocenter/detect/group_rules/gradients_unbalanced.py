@@ -13,6 +13,8 @@ How it is decided
     parameters of a rank (parts of a layer, shards that the replay itself reduces). Which of them, the job shows: it
     counts where it was so at two audited steps before, or where one rank has no weight at all at four. Gradients that
     hold those of the step before, all of them and with the same weight, count from the first step on, when seen twice.
+    So does, at three, a parameter that began with the same values on all ranks and is each rank's own while others are
+    sums, where the model computes on each rank alone and no wrapper tells what is reduced.
 
 What to do
     Look at what runs between backward and the update: the all-reduce, its group and divisor, `no_sync`, `zero_grad`,
@@ -40,7 +42,7 @@ from hypocenter.detect.panel import Panel
 from hypocenter.nouns import Finding, replace
 
 CODE = "HC308"
-STAYS, LEFT_OUT_FOR = 2, 4  # audited steps
+STAYS, LEFT_FOR, LEFT_OUT_FOR = 2, 3, 4  # audited steps
 N_RANKS_AT_MOST = 256  # whose weights are told apart
 
 _ALL = "all"  # told of most parameters, not of one
@@ -64,6 +66,10 @@ class _Habits:
     factors: dict[int, tuple[int, float]] = field(default_factory=dict)  # by rank, -1 of the sum: how often, largest
     last: dict[tuple[str, int], _Vector] = field(default_factory=dict)  # what was used at the step before
     last_step: int = -1
+    may_be_left_out: bool = False  # nothing but a hand-written loop says which gradients are reduced
+    left: dict[str, list[int]] = field(
+        default_factory=dict
+    )  # by parameter: steps in a row at which it is each rank's own
     piled: dict[int, list[int]] = field(default_factory=dict)  # by rank, -1 of the sum: steps that hold the one before
     is_told: set[str] = field(default_factory=set)
 
@@ -78,6 +84,9 @@ def check(panel: Panel) -> Iterator[Finding]:
     habits: _Habits = panel.history.notes[CODE].setdefault("habits", _Habits())
     if not habits.n_looked:
         habits.replicas = frozenset(name for name, each in parameters.items() if is_replica(each, ranks))
+    if not habits.n_looked:
+        is_alone = not any(each.is_together for each in parameters.values())
+        habits.may_be_left_out = is_alone and not any(place.groups for place in panel.places.values())
     habits.n_looked += 1
     hooks = sorted({each.hook for each in parameters.values()} - {""})
     yield from _noted(_judged(panel.step, habits, parameters, ranks), hooks)
@@ -250,12 +259,36 @@ def _single_ones(
         bad = {rank: used for rank, used in each.used.items() if np.linalg.norm(used - total) > TOLERANCE * size}
         n_before = habits.n_balanced.get(name, 0)
         habits.n_balanced[name] = 0 if bad else n_before + 1
-        if not bad or n_before < STAYS or name in habits.is_told:
+        if not bad or name in habits.is_told:
+            continue
+        is_left = habits.may_be_left_out and all(_is_own(used, each.made.get(at)) for at, used in bad.items())
+        habits.left[name] = [*habits.left.get(name, ()), step] if is_left and len(bad) == len(ranks) else []
+        if n_before < STAYS and len(habits.left[name]) < LEFT_FOR:
+            continue
+        if n_before < STAYS:
+            yield _left_out(habits, name)
             continue
         habits.is_told.add(name)
         rank, used = min(bad.items())
         share, how = _how(rank, used, each.made, total)
         yield _finding(step, rank, name, f"the gradient of {name} {how}", share, _before(n_before))
+
+
+def _is_own(used: _Vector, made: _Vector | None) -> bool:
+    factor = float(used @ made / (made @ made)) if made is not None and made @ made else 0.0
+    return made is not None and factor > 0.0 and _is_near(used, factor * made)
+
+
+def _left_out(habits: _Habits, name: str) -> Finding:
+    """It never was in the reduction; others like it are told with it."""
+    names = [other for other, steps in habits.left.items() if len(steps) >= LEFT_FOR - 1]
+    habits.is_told.update(names)
+    others = [other for other in names if other != name]
+    why = ["most gradients are sums; it began with the same values on all ranks, each of which computes alone"]
+    if others:
+        why.append(f"the same for {len(others)} more: {', '.join(others[:3])}{' ...' if len(others) > 3 else ''}")
+    title = f"the gradient of {name} is never added to those of the other ranks"
+    return _finding(habits.left[name][0], 0, name, title, 0.0, why)
 
 
 def _how(rank: int, used: _Vector, made: Mapping[int, _Vector], total: _Vector) -> tuple[float, str]:
