@@ -15,6 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -121,7 +122,7 @@ class WorkingCopies(Observer):
             if flat is None or flat.numel() < WINDOW or not runs:
                 return None
             found = torch.stack([_place(flat, run) for _, _, run in runs]).tolist()
-            ends = torch.tensor([p.numel() for _, p in weights]).cumsum(0).tolist()
+            ends = list(accumulate(p.numel() for _, p in weights))
             pairs = []
             for (copy, start, _), (at, is_it) in zip(runs, found, strict=True):
                 number = next((i for i, end in enumerate(ends) if at < end), None)
