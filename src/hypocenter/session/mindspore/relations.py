@@ -16,7 +16,7 @@ from hypocenter.session.mindspore.seams import Context, Part
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
 
 TRIES = 3  # updates at which it is tried, where the batch did not suit
-LONGEST_S = 0.5  # a step by default: four replays and more are made of one
+LONGEST_S = 1.0  # a step by default: four replays and more are made of one
 REPLAYS, SHARE = 5, 0.15  # so many are made; a longer step by default only once they are no more than that of the run
 
 
