@@ -7,19 +7,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hypocenter.detect.group_rules.gradients_unbalanced import _Habits, _how, _judged, _Parameter, _weights
+from hypocenter.detect.group_rules.gradients_unbalanced import _Habits, _how, _judged
 from hypocenter.detect.law_rows import SKETCH
+from hypocenter.detect.law_sketches import LawSketches, weights_of_ranks
+from hypocenter.nouns import Finding
 
 
-def parameters(weights: list[float], n: int, seed: int) -> dict[str, _Parameter]:
+def parameters(weights: list[float], n: int, seed: int) -> dict[str, LawSketches]:
     """Sketches of `n` parameters of very different size, used with these weights of the ranks."""
     rng = np.random.default_rng(seed)
-    found: dict[str, _Parameter] = {}
+    found: dict[str, LawSketches] = {}
     for number in range(n):
         size = 10.0 ** rng.uniform(-6, 3)
         made = {rank: size * rng.standard_normal(SKETCH) for rank in range(len(weights))}
         used = sum(weight * made[rank] for rank, weight in enumerate(weights))
-        found[f"p{number}"] = _Parameter(made=made, used=dict.fromkeys(made, used), prints=dict.fromkeys(made, 1.0))
+        found[f"p{number}"] = LawSketches(made=made, used=dict.fromkeys(made, used), prints=dict.fromkeys(made, 1.0))
     return found
 
 
@@ -32,7 +34,7 @@ def test_weights_are_found_though_one_parameter_is_off(weights: list[float], n: 
     known = parameters(weights, n, seed)
     known["p1"].used = {rank: 3.0 * used for rank, used in known["p1"].used.items()}
 
-    found = _weights(known, range(len(weights)))
+    found = weights_of_ranks(known, range(len(weights)))
 
     assert found is not None
     assert found == pytest.approx(weights, abs=0.02)
@@ -43,7 +45,7 @@ def test_each_rank_on_its_own_is_no_sum() -> None:
     for each in known.values():
         each.used = dict(each.made)
 
-    assert _weights(known, range(3)) == []
+    assert weights_of_ranks(known, range(3)) == []
 
 
 def test_ranks_with_the_same_gradients_cannot_be_told_apart() -> None:
@@ -51,7 +53,7 @@ def test_ranks_with_the_same_gradients_cannot_be_told_apart() -> None:
     for each in known.values():
         each.made[1] = each.made[0]
 
-    assert _weights(known, range(2)) is None
+    assert weights_of_ranks(known, range(2)) is None
 
 
 @pytest.mark.parametrize(
@@ -91,3 +93,57 @@ def test_a_sum_that_comes_twice_is_still_told() -> None:
         found += _judged(step, habits, known, range(2))
 
     assert [each.step for each in found] == [4]
+
+
+def used_by_one_rank(n_steps: int, kept: float) -> list[Finding]:
+    """What is used on rank 1, a part of a model, holds so much of what was used at the step before."""
+    habits, found, before = _Habits(), [], {}
+    for step in range(n_steps):
+        known = parameters([1.0, 1.0], 6, step)
+        for name, each in known.items():
+            each.prints = {0: 1.0, 1: 2.0}
+            each.made = {rank: made / np.linalg.norm(made) for rank, made in each.made.items()}
+            used = each.made[1] + kept * before.get(name, 0.0)
+            each.used, before[name] = {0: each.made[0], 1: used}, used
+        found += _judged(step, habits, known, [0, 1])
+        habits.last = {(name, rank): used for name, each in known.items() for rank, used in each.used.items()}
+        habits.last_step = step
+    return found
+
+
+def test_what_is_never_zeroed_is_told_from_the_first_step_on() -> None:
+    (finding,) = used_by_one_rank(6, 1.0)
+
+    assert (finding.step, finding.rank) == (1, 1)
+    assert "still hold those of the step before" in finding.title
+
+
+@pytest.mark.parametrize("kept", [0.0, 0.5, 0.9, -1.0])
+def test_an_average_of_gradients_over_the_steps_is_meant(kept: float) -> None:
+    assert used_by_one_rank(6, kept) == []
+
+
+def left_out(may_be: bool, of_ranks: tuple[int, ...] = (0, 1)) -> list[Finding]:
+    """From the first step on, what is used of two parameters on these ranks is what the rank itself has made."""
+    habits, found = _Habits(replicas=frozenset(f"p{i}" for i in range(6)), may_be_left_out=may_be), []
+    for step in range(5):
+        known = parameters([0.5, 0.5], 6, step)
+        for name in ("p1", "p2"):
+            known[name].used |= {rank: known[name].made[rank] for rank in of_ranks}
+        found += _judged(step, habits, known, [0, 1])
+    return found
+
+
+def test_what_a_loop_by_hand_never_adds_up_is_told_once() -> None:
+    (finding,) = left_out(may_be=True)
+
+    assert (finding.code, finding.step, finding.param) == ("HC308", 0, "p1")
+    assert finding.why[-1] == "the same for 1 more: p2"
+
+
+def test_where_the_model_computes_over_ranks_it_may_be_an_expert() -> None:
+    assert left_out(may_be=False) == []
+
+
+def test_where_one_rank_alone_has_its_own_another_rule_tells() -> None:
+    assert left_out(may_be=True, of_ranks=(1,)) == []

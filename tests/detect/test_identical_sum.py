@@ -5,6 +5,7 @@ from __future__ import annotations
 import cProfile
 import pstats
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -70,8 +71,24 @@ def test_sums_that_are_right_are_silent(traits):
     assert list(check(panel_of(rows((0, 1), **traits), grid_of(tp=2)))) == []
 
 
-def test_data_parallel_averages_are_another_rules_business():
-    assert list(check(panel_of(rows((0, 1)), grid_of(dp=2)))) == []
+def with_local(digests, **traits):
+    local = [(rank, replace(gradient(digest), port="grad_local")) for rank, digest in enumerate(digests)]
+    return panel_of([*rows((0, 1), **traits), *local], grid_of(dp=2))
+
+
+def test_an_average_over_data_parallel_ranks_that_is_summed_once_more():
+    (found,) = check(with_local([5, 6]))
+
+    assert (found.param, found.actual, found.severity, found.confidence) == ("router.weight", 2.0, "warning", "proven")
+    assert (found.cause, found.step) == ("program-error", 0)
+
+
+def test_an_average_that_is_summed_and_divided_is_silent():
+    assert list(check(with_local([5, 6], used=78))) == []
+
+
+def test_ranks_that_have_the_same_data_are_another_rules_business():
+    assert list(check(with_local([5, 5]))) == list(check(panel_of(rows((0, 1)), grid_of(dp=2)))) == []
 
 
 def test_a_rank_whose_rows_are_missing_leaves_it_open():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -159,6 +160,25 @@ def test_unmarked_parameters_that_share_their_gradients_are_replicas_whatever_th
     assert (finding.code, finding.cause, finding.step) == ("HC301", "init-mismatch", 0)
 
 
+@pytest.mark.parametrize(("is_added_up", "is_own"), [(True, True), (False, True), (True, False)])
+def test_gradients_of_experts_that_are_added_up(is_added_up: bool, is_own: bool) -> None:
+    """Or each rank keeps its own; or all ranks have the same from the start, as of a bias that all of them add."""
+    steps = {}
+    for step in (0, 10):
+        rows = changed(healthy(step, 2, ""), 1, PARAM, other, ["head.weight"])
+        for rank in rows:
+            local = [replace(r, port="grad_local") for r in rows[rank] if r.port == GRAD]
+            rows[rank] += [replace(r, digest=rank * is_own) for r in local]
+        if not is_added_up:
+            own = lambda r: gradient(r.step, r.site, vector(r.site, 100 + r.step), "")  # noqa: E731
+            rows = changed(rows, 1, GRAD, own, ["head.weight"])
+        steps[step] = rows
+
+    found = run(steps, {})
+
+    assert [(f.code, f.param, f.step) for f in found] == [("HC301", "head.weight", 0)] * (is_added_up and is_own)
+
+
 def test_unmarked_shards_have_gradients_of_their_own() -> None:
     steps = {}
     for step in (0, 10):
@@ -198,6 +218,67 @@ def test_an_unmarked_vector_of_zeros_where_all_random_parameters_are_replicas() 
     (finding,) = run(steps, {})
 
     assert (finding.code, finding.site) == ("HC301", "norm.bias")
+
+
+@pytest.mark.parametrize(
+    ("losses", "draws", "data", "told"),
+    [
+        ([1.0, 1.0], [7, 7], [5, 5], ("HC302", 0, "embed.weight")),  # a backward that does not add up
+        ([1.0, 1.1], [7, 8], [5, 5], ("HC304", 0, "rng.cpu")),
+        ([1.0, 1.1], [7, 8], [5, 6], ("HC301", 20, "norm.weight")),  # data may be why
+        ([1.0, 1.1], [7, 7], [5, 5], ("HC301", 20, "norm.weight")),
+    ],
+)
+def test_where_copies_that_nobody_reduces_part_first(
+    losses: list[float], draws: list[int], data: list[int], told: tuple[str, int, str]
+) -> None:
+    """The embedding does so at the first step; others, of the same gradient then, when they are given other inputs."""
+    steps = left_out(["embed.weight"], -1.0)
+    steps[0] = changed(steps[0], 1, GRAD, lambda r: gradient(0, r.site, vector(r.site, 99), ""), ["embed.weight"])
+    steps[20] = changed(steps[20], 1, PARAM, other)
+    for rows in (states(0, draws), batches(0, data)):
+        steps[0] = {rank: [*steps[0][rank], *rows[rank]] for rank in rows}
+    make = lambda rank, step: StepRecord(step=step, loss=losses[rank], lr=0.1)  # noqa: E731
+
+    (finding,) = run(steps, {}, make)
+
+    assert (finding.code, finding.step, finding.site) == told
+
+
+@pytest.mark.parametrize(
+    ("change", "is_told"),
+    [
+        ({}, True),
+        ({"data": [5, 6]}, False),  # no sequence that they share
+        ({"reduced": ()}, False),  # nothing is added up by hand
+        ({"reduced": NAMES}, False),  # norms are
+        ({"width": 4}, False),  # of channels that the ranks have shared out
+        ({"kind": "Linear"}, False),
+        ({"parted": ("norm.weight",)}, False),  # not all of them, as of experts
+    ],
+)
+def test_norms_of_a_shared_sequence_whose_gradients_are_not_added_up(change: dict[str, Any], is_told: bool) -> None:
+    given: dict[str, Any] = {
+        "data": [5, 5], "reduced": ("embed.weight", "head.weight"), "width": 8, "kind": "LayerNorm",
+        "parted": ("norm.weight", "norm.bias"),
+    }  # fmt: skip
+    given |= change
+    steps = {0: healthy(0, 2, ""), 10: changed(healthy(10, 2, ""), 1, PARAM, other, given["parted"])}
+    for rows in steps.values():
+        for rank, of_rank in rows.items():
+            rows[rank] = [
+                replace(r, module=given["kind"], shape=(given["width"],)) if r.site.startswith("norm") else r
+                for r in of_rank
+            ]
+            local = [replace(r, port="grad_local") for r in of_rank if r.port == GRAD]
+            rows[rank] += [replace(r, digest=17 + rank) if r.site in given["reduced"] else r for r in local]
+    for step in steps:
+        data = batches(step, given["data"])
+        steps[step] = {rank: [*rows, *data[rank]] for rank, rows in steps[step].items()}
+
+    found = [f for f in run(steps, {}) if "norm" in f.site]
+
+    assert [(f.code, f.cause, f.step) for f in found] == [("HC301", "missing-gradient-sync", 0)] * is_told
 
 
 def test_an_unmarked_module_of_each_rank_is_meant_so() -> None:
@@ -247,6 +328,19 @@ def test_averaging_between_updates_is_a_note() -> None:
     (finding,) = run(steps, DP2)
 
     assert (finding.code, finding.severity) == ("HC302", "note")
+
+
+def test_what_is_written_to_replicas_that_share_their_gradients_is_no_averaging() -> None:
+    """As an average that rank 0 alone has kept, loaded on all ranks."""
+    steps = {step: healthy(step, 2) for step in (0, 10, 20, 30)}
+    for step in (20, 30):
+        rows = changed(steps[step], 1, PARAM, other)
+        steps[step] = {r: [*rows[r], scalar(step, REWRITTEN, 2.0, "param")] for r in rows}
+
+    (finding,) = run(steps, DP2)
+
+    assert (finding.code, finding.severity, finding.step) == ("HC301", "error", 20)
+    assert "between two updates the parameters were changed on ranks 0, 1, not alike" in finding.why
 
 
 def test_one_element_is_a_flipped_bit() -> None:
@@ -411,6 +505,36 @@ def test_uneven_steps(wrong: dict[str, float], site: str) -> None:
     (finding,) = run({s: healthy(s, 2) for s in (0, 1, 2)}, DP2, make)
 
     assert (finding.code, finding.step, finding.site) == ("HC306", 1, site)
+
+
+@pytest.mark.parametrize("are_copies", [True, False])
+def test_a_skip_on_one_rank_of_a_job_that_averages_by_hand(are_copies: bool) -> None:
+    make = lambda rank, step: StepRecord(step=step, loss=1.0, lr=0.1, skipped=rank == 1 and step == 15)  # noqa: E731
+    steps = {s: healthy(s, 2, "") for s in (0, 10, 15, 20)}
+    steps[20] = changed(steps[20], 1, PARAM, other)
+    if not are_copies:  # stages of a pipeline
+        steps = {s: changed(healthy(s, 2, ""), 1, PARAM, other) for s in steps}
+        own = lambda row: gradient(row.step, row.site, vector(row.site, row.step + 100), "")  # noqa: E731
+        steps = {s: changed(rows, 1, GRAD, own) for s, rows in steps.items()}
+
+    found = run(steps, {}, make)
+
+    assert [(each.code, each.step, each.rank) for each in found] == [("HC306", 15, 1)] * are_copies
+
+
+def test_shared_batches_of_a_job_that_averages_by_hand() -> None:
+    steps = {s: batches(s, [s, s]) for s in (0, 10, 20)}
+    for step, rows in steps.items():
+        for rank, more in healthy(step, 2, "").items():
+            local = [replace(r, port="grad_local") for r in more if r.port == GRAD]
+            rows[rank] += [*more, *local]
+    some = {s: {r: rows[:-1] for r, rows in of.items()} for s, of in steps.items()}  # one is not reduced
+    parts = {s: changed(of, 1, "grad_local", other) for s, of in steps.items()}  # each takes a part of the sequence
+
+    (finding,) = run(steps, {})
+
+    assert (finding.code, finding.severity, finding.cause) == ("HC305", "warning", "data-mismatch")
+    assert run(some, {}) == run(parts, {}) == []
 
 
 def stages(

@@ -286,6 +286,22 @@ def test_what_a_program_always_does_is_no_fault(name: str, tmp_path: Path) -> No
     assert job.train(tmp_path / "run", audit="every=1") == []
 
 
+@pytest.mark.parametrize("is_used", [True, False])
+def test_hc238_what_a_clip_gives_back_is_thrown_away(is_used: bool, tmp_path: Path) -> None:
+    job = Job()
+    weights = job.optimizer.parameters
+    gradient = ms.value_and_grad(lambda x: (job.net(x) ** 2).mean(), None, weights)
+
+    with hypocenter.watch(job.net, out=str(tmp_path / "run")):
+        for step in range(6):
+            _, given = gradient(Tensor(np.random.default_rng(step).integers(0, 20, 16), ms.int32))
+            clipped = ops.clip_by_global_norm(given, 0.05)
+            job.optimizer(clipped if is_used else given)
+
+    found = [f for f in diagnose(open_run(tmp_path / "run")).findings if f.severity in WARNS]
+    assert [(f.code, f.step) for f in found] == ([] if is_used else [("HC238", 3)])
+
+
 @pytest.mark.parametrize("kind", [lambda p, lr: nn.Momentum(p, lr, 0.9), optim.AdamW], ids=["nn", "experimental"])
 def test_other_optimizers_are_looked_at_too(kind: Any, tmp_path: Path) -> None:
     healthy, written = Job(kind), Job(kind)

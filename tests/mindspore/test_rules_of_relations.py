@@ -181,3 +181,43 @@ def test_training_is_the_same_to_the_bit(tmp_path):
         return [p.asnumpy().tobytes() for p in net.get_parameters()]
 
     assert weights(None) == weights(tmp_path / "run")
+
+
+class Own(nn.Cell):
+    """A cell with a bprop."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+
+    def construct(self, x):
+        if self.kind == "round":
+            return ops.round(x)
+        if self.kind == "reversed":
+            return x
+        return x * ops.rsqrt((x * x).mean(-1, keep_dims=True) + 1e-6)
+
+    def bprop(self, x, out, dout):
+        if self.kind == "round":
+            return (dout,)
+        if self.kind == "reversed":
+            return (-dout,)
+        inverse = ops.rsqrt((x * x).mean(-1, keep_dims=True) + 1e-6)
+        if self.kind == "short":
+            return (inverse * dout,)
+        return (inverse * (dout - x * inverse * (x * inverse * dout).mean(-1, keep_dims=True)),)
+
+
+@pytest.mark.parametrize("kind", ["short", "right", "round", "reversed"])
+def test_hc253_a_bprop_that_is_not_the_derivative(tmp_path, kind):
+    ms.set_seed(1)
+    net = nn.SequentialCell(nn.Dense(8, 8), Own(kind), nn.Dense(8, 2))
+
+    found = trained(
+        tmp_path / "run", net, lambda x, y: ((net(x) - y) ** 2).mean(),
+        lambda step: (normal(6, 8, seed=step), normal(6, 2, seed=step + 100)),
+    )  # fmt: skip
+
+    assert [found[code].title for code in found if code == "HC253"] == (
+        ["the bprop of Own is not the derivative of its construct"] if kind == "short" else []
+    )

@@ -48,3 +48,10 @@ def test_a_healthy_job_is_left_alone(habit: str, by: str, tmp_path: Path) -> Non
     assert "could not be audited" not in watched.stderr
     assert watched.stdout == launch(JOB, habit, by, n=3).stdout
     assert "step 13" in watched.stdout
+
+
+@pytest.mark.parametrize(("by", "codes"), [("own", ["HC337"]), ("all", [])])
+def test_labels_of_ranks_weigh_the_same(by: str, codes: list[str], tmp_path: Path) -> None:
+    ended = launch(JOB.with_name("labels_job.py"), by, out=tmp_path / "run")
+
+    assert [(f["code"], f["rank"]) for f in ended.alarms] == [(code, 1) for code in codes], ended.stderr

@@ -23,6 +23,7 @@ from hypocenter.detect.replica_rows import (
     BATCH_PORT,
     BATCH_PREFIX,
     CLIP,
+    FIELD_PORT,
     PARAM,
     RNG_PORT,
     RNG_PREFIX,
@@ -62,7 +63,7 @@ class RankSketch:
         is_replica = has_digest & columns.begins("port", PARAM)
         of_local = columns.equal("port", LOCAL, REDUCED)
         is_odd = (of_local & (columns.numbers("call") == RECENT)) | columns.equal("site", LABEL_WEIGHT)
-        if self.is_odd or columns.is_nonfinite.any() or is_odd.any():
+        if self.is_odd or columns.is_nonfinite.any() or is_odd.any() or _repeats_activations(columns):
             self.is_odd = True
             return
         if is_replica.any():
@@ -128,6 +129,16 @@ class RankSketch:
 
             kept = lists.filter(pa.array(lengths > 0))
             self.shares.append((np.repeat(columns.steps, lengths), kept.flatten().to_numpy() // ROW_PLACES))
+
+
+def _repeats_activations(columns: Columns) -> bool:
+    """Whether a model is called with the same floating-point numbers in two micro-batches of a step."""
+    is_given = columns.equal("port", FIELD_PORT) & columns.begins("site", BATCH_PREFIX) & columns.has("digest")
+    is_given &= ~columns.begins("site", BATCH_LOSS)
+    if not is_given.any():
+        return False
+    values = mixed(columns.digests() ^ columns.hashes("site") ^ mixed(columns.steps))[is_given]
+    return len(np.unique(values)) < len(values)
 
 
 @dataclass(slots=True)

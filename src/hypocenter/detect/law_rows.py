@@ -12,6 +12,11 @@ balance writes none but the first.
                                           the update before had it; `call` as above
     site <parameter>, port `changed`, module `state`: the first parameter of an optimizer that begins without state,
                                           although another one with state has updated it for long; n: its parameters
+    site <parameter>, port `changed`, module `copy`: a weight in whose place an optimizer updates a copy was not what
+                                          that copy had become at some looks in a row: the share of those looked at;
+                                          `call`: how many steps ago that began
+    site <parameter>, port `unbalanced`, module `another`: the gradient that such a copy is given has nothing to do with
+                                          that of the weight: the cosine; `call` as above
     site `laws`, port `changed`           of all tensors of that kind (`module`) that were looked at: n, sum of them
                                           changed
     site <parameter>, port `unbalanced`   what the optimizer is about to use, by what the micro-batches give when they
@@ -56,8 +61,8 @@ balance writes none but the first.
                                           `module`: "returned" where it was in that of training before; `call`: how
                                           many modules in it do something else then
     site `laws`, port `clipped_in_vain`   at the first updates that saw clips, all of these came when nothing was there
-                                          to be used, or, with `module` "nothing", had a gradient; `call`: how many
-                                          gradients were used
+                                          to be used, or, with `module` "nothing", had a gradient; or with "thrown_away"
+                                          their results were not used; `call`: how many gradients were used
     site `laws`, port `state_lost`        so many times in a row a new optimizer (`module`: its class) has taken over
                                           parameters without the state of the one before
     site <parameter>, port `clipped_in_part`  so many gradients, this one among them, were used at each of them and not
@@ -76,8 +81,11 @@ Of jobs of several ranks, phase `grad`, on every rank:
 
     site <parameter>, port `grad_made`    a sketch of what the micro-batches of this rank give when they are done again
                                           (SKETCH numbers), the loss scale taken out where the program did so; `sum`
-                                          tells the parameter's values from others
+                                          tells the parameter's values from others; `module`: "together" where the
+                                          model computes over ranks, and all of them did it again
     site <parameter>, port `grad_used`    the same of what the optimizer is about to use, where this rank updates it
+    site `labels`, port `grad_made`       so many labels (n) counted in the cross-entropies of this rank's step;
+                                          sum: what all of them weigh in its losses, the loss scale taken out
 
     site `laws`, port `used_twice`        `module` "loss": two backward passes of this step began at the same loss, that
                                           of micro-batch `op`; "gradients": the update uses the gradients of the one
@@ -134,6 +142,7 @@ BALANCED, CHANGED, UNBALANCED = "balanced", "changed", "unbalanced"
 CUT_OFF, NEVER = "cut_off", "never"
 NOT_CONSUMED, NO_GRADIENT, NOT_STEPPED = "not_consumed", "no_gradient", "not_stepped"
 MADE, USED = "grad_made", "grad_used"
+LABELS, TOGETHER = "labels", "together"
 UNWRITTEN = "unwritten"
 NOT_REPEATED = "not_repeated"
 NOT_BY_RULE = "not_by_rule"
@@ -141,6 +150,7 @@ SKETCH = 16  # numbers
 BETWEEN, GRADIENT, UPDATE = "between", "gradient", "update"  # laws
 MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER = "missing", "factor", "the step before", "a micro-batch", "other"
 OPTION, STATE = "option", "state"
+COPY, ANOTHER = "copy", "another"
 INEXACT, WRAPPED = "inexact", "wrapped"
 CLIPPED_IN_VAIN, CLIPPED_IN_PART, STATE_LOST = "clipped_in_vain", "clipped_in_part", "state_lost"
 CLIPPED_EARLY, CLIPPED_EACH = "clipped_early", "clipped_each"

@@ -5,23 +5,39 @@ from __future__ import annotations
 # pyright: reportAttributeAccessIssue=false
 # (pyarrow.compute makes its functions when it is imported)
 import math
+import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from hypocenter.axes import HOLD_COPIES
+from hypocenter.detect.local_rows import LOCAL
 from hypocenter.detect.panel import Panel
 from hypocenter.detect.replica_columns import Compared, Member, codes, compare, expected_equal
-from hypocenter.detect.replica_rows import AFTER, CLIP, GRAD, PARAM, REWRITTEN, UNWRAPPED
+from hypocenter.detect.replica_rows import (
+    AFTER,
+    BATCH_LOSS,
+    BATCH_PORT,
+    BATCH_PREFIX,
+    CLIP,
+    GRAD,
+    PARAM,
+    REWRITTEN,
+    RNG_PORT,
+    RNG_PREFIX,
+    UNWRAPPED,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 What = Literal["param", "grad", "state"]
 DETAILS = 64  # values of one occasion that are looked at one by one
+_NORM = re.compile(r"(Layer|RMS)_?Norm$", re.IGNORECASE)
+SAME_LOSS = 1e-6  # relative
 SPREAD = 0.01  # relative, of clip coefficients over ranks: far above the rounding of a norm
 _PLACE_IN_STEP: dict[tuple[What, bool], int] = {("param", False): 0, ("grad", False): 1, ("state", True): 2}
 Kind = Literal["rounding", "factor", "element", "other"]
@@ -64,6 +80,18 @@ class Spread:
     values: dict[int, float]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """The first occasion of a job in which no wrapper tells the groups: what all ranks had the same of."""
+
+    step: int
+    gradients: Occasion | None
+    is_alike: bool  # losses
+    draws_alike: bool  # random states of the CPU before the first forward
+    has_same_data: bool
+    reduced: frozenset[str]  # parameters whose gradients the program adds up by hand
+
+
 @dataclass(slots=True)
 class ReplicaTrack:
     """What is known so far, by axis."""
@@ -77,11 +105,22 @@ class ReplicaTrack:
     varied: frozenset[str] = frozenset()  # there: parameters that began as more than a constant
     parted: list[tuple[int, str, str]] = field(default_factory=list[tuple[int, str, str]])  # there: step at which one
     # that began equal is so no longer, its name, and that of a parameter of the same module that is a replica
+    mixed: dict[str, list[int]] | None = None  # there: parameters that began with other values on each rank, and the
+    # steps at which the gradients that the ranks had made of them were added up all the same
+    start: Start | None = None  # there
+    left: frozenset[str] = frozenset()  # there: of those that began equal, and as more than a constant, which parted at
+    # their first move
+    norms: tuple[str, ...] = ()  # there: of all norms, as wide as copies are, where they parted at their first move
     is_apart: bool = False  # there: what shares its gradient began with other values
     clips: dict[str, list[Spread]] = field(default_factory=dict[str, list[Spread]])
     n_rewritten: dict[int, int] = field(default_factory=dict[int, int])  # by rank, where it is not 0
     ruined_from: int | None = None  # first step whose gradients were not finite and that was not skipped
     n_unwrapped: int | None = None  # parameters outside every DDP wrapper; None: no wrapper
+
+    @property
+    def are_learned(self) -> bool:
+        """Whether there are replicas, though no wrapper tells the groups."""
+        return self.began is not None and bool(self.typed.get("dp"))
 
     def is_averaged(self, ranks: Sequence[int]) -> bool:
         """Whether parameters are changed between updates on all ranks of a group, or all but the one they come from."""
@@ -146,6 +185,7 @@ def _learn(known: ReplicaTrack, panel: Panel, rows: pa.Table) -> None:
     import pyarrow.compute as pc
 
     _note_facts(known, panel)
+    _note_mixed(known, panel, rows)
     everybody = [panel.ranks]
     if _began_apart(known, panel, rows):
         return
@@ -157,7 +197,7 @@ def _learn(known: ReplicaTrack, panel: Panel, rows: pa.Table) -> None:
         equal = [e for e in np.flatnonzero(~compared.differs) if compared.sizes[e] == len(panel.ranks)]
         now = {compared.sites[compared.site[e]]: compared.members(int(e))[0].digest for e in equal}
         if known.began is None:
-            known.began = now
+            known.began, known.start = now, _start(panel, rows)
             varied = values.filter(pc.fill_null(pc.less(values["min"], values["max"]), fill_value=False))
             known.varied = frozenset(varied["site"].to_pylist())
             return
@@ -167,16 +207,97 @@ def _learn(known: ReplicaTrack, panel: Panel, rows: pa.Table) -> None:
         known.typed["dp"] = moved
         siblings = {name.rpartition(".")[0]: name for name in sorted(moved) if "." in name}
         differing = {compared.sites[compared.site[e]] for e in np.flatnonzero(compared.differs)}
+        known.left = known.varied & differing & known.began.keys()
         # A constant may be the start of a shard; a vector is none where all that began as more has stayed equal.
         may_differ = known.varied
         if known.varied & moved and known.varied <= known.began.keys() and not differing & known.varied:
             vectors = values.filter(pc.equal(pc.list_value_length(values["shape"]), 1))
             may_differ = known.varied.union(vectors["site"].to_pylist())
+        known.norms = _norms_apart(known, values, differing & known.began.keys(), moved)
         for name in sorted(differing & known.began.keys() & may_differ):
             if (beside := siblings.get(name.rpartition(".")[0])) is not None:
                 known.parted.append((panel.step, name, beside))
     compared = compare(rows, everybody, expected_equal(rows, "dp", known.typed["dp"]))
     known.occasions.setdefault("dp", []).extend(_occasions(panel, compared))
+
+
+def _norms_apart(
+    known: ReplicaTrack, values: pa.Table, differing: Collection[str], moved: Collection[str]
+) -> tuple[str, ...]:
+    """The norms of a job whose ranks share the data of a step and add up the gradients of copies, but of no norm.
+
+    A norm works on whole channels: each rank's part of them would be narrower than the copies.
+    """
+    start = known.start
+    if start is None or not start.has_same_data or not start.reduced & set(moved):
+        return ()
+    rows = values.select(["site", "module", "shape"]).to_pylist()
+    shapes = {row["site"]: tuple(row["shape"]) for row in rows}
+    norms = {row["site"] for row in rows if _NORM.search(row["module"] or "")}
+    widths = {size for name in moved if name not in norms for size in shapes.get(name, ())}
+    are_whole = all(len(shapes[name]) == 1 and shapes[name][0] in widths for name in norms)
+    is_so = len(norms) > 1 and norms <= set(differing) and not norms & start.reduced and are_whole
+    return tuple(sorted(norms)) if is_so else ()
+
+
+def _reduced(panel: Panel, grads: pa.Table) -> frozenset[str]:
+    """Parameters whose gradients differ over the ranks before the program reduces any, and then do not."""
+    import pyarrow.compute as pc
+
+    local = panel.where(port=LOCAL)
+    made, used = (compare(t, [panel.ranks]) for t in (local.filter(pc.is_valid(local["digest"])), grads))
+    differ = {made.sites[i] for i in made.site[made.differs]}
+    return frozenset(differ & {used.sites[i] for i in used.site[~used.differs]})
+
+
+def _start(panel: Panel, rows: pa.Table) -> Start:
+    import pyarrow.compute as pc
+
+    def are_same(table: pa.Table) -> bool:
+        found = compare(table.filter(pc.is_valid(table["digest"])), [panel.ranks])
+        return bool(len(found.site)) and not found.differs.any() and bool((found.sizes == len(panel.ranks)).all())
+
+    grads = rows.filter(pc.and_(pc.equal(rows["port"], GRAD), pc.greater(rows["sumsq"], 0.0)))
+    occasions = _occasions(panel, compare(grads, [panel.ranks]))
+    losses = [record.loss for record in panel.records.values() if record.loss is not None]
+    batches = panel.where(phase="data", port=BATCH_PORT)
+    is_label = pc.starts_with(batches["site"], BATCH_LOSS)  # of which a rank may take those of its part
+    is_given = pc.and_not(pc.starts_with(batches["site"], BATCH_PREFIX), is_label)
+    return Start(
+        step=panel.step, gradients=occasions[0] if occasions else None,
+        is_alike=len(losses) == len(panel.ranks) and max(losses) - min(losses) <= SAME_LOSS * abs(max(losses)),
+        draws_alike=are_same(panel.where(site=f"{RNG_PREFIX}cpu", port=RNG_PORT)),
+        reduced=_reduced(panel, grads),
+        has_same_data=are_same(batches.filter(is_given)),
+    )  # fmt: skip
+
+
+def _note_mixed(known: ReplicaTrack, panel: Panel, rows: pa.Table) -> None:
+    """What is added up over ranks is the gradient of one parameter, so that all of them hold the same values of it."""
+    import pyarrow.compute as pc
+
+    local, values = (
+        panel.where(port=LOCAL),
+        rows.filter(pc.and_(pc.equal(rows["port"], PARAM), pc.equal(rows["call"], 0))),
+    )
+    if not values.num_rows:
+        return
+    tables = {
+        PARAM: values,
+        GRAD: rows.filter(pc.and_(pc.equal(rows["port"], GRAD), pc.greater(rows["sumsq"], 0.0))),
+        LOCAL: local.filter(pc.is_valid(local["digest"])),
+    }
+    differ: dict[str, set[str]] = {}
+    equal: dict[str, set[str]] = {}
+    for port, table in tables.items():
+        compared = compare(table, [panel.ranks])
+        whole = compared.sizes == len(panel.ranks)
+        differ[port] = {compared.sites[i] for i in compared.site[whole & compared.differs]}
+        equal[port] = {compared.sites[i] for i in compared.site[whole & ~compared.differs]}
+    if known.mixed is None:
+        known.mixed = {name: [] for name in sorted(differ[PARAM])}
+    for name in known.mixed.keys() & differ[PARAM] & differ[LOCAL] & equal[GRAD]:
+        known.mixed[name].append(panel.step)
 
 
 def _began_apart(known: ReplicaTrack, panel: Panel, rows: pa.Table) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from hypocenter.axes import HOLD_COPIES
@@ -39,6 +39,7 @@ class Verdict:
     is_averaged: bool = False  # somebody writes to the parameters between updates: replicas may differ meanwhile
     is_assumed: bool = False  # nothing but equal values at the start says that these are tensor-parallel replicas
     have_gradients_agreed: bool = True  # at that step, where they were recorded
+    later: int | None = None  # the first step at which what shared its gradient until then is apart too
     is_learned: bool = False  # no wrapper and no mesh tells what is a replica: it began equal, moved, and was equal
     writers: tuple[int, ...] = ()  # ranks on which parameters were changed between updates
     n_params_differ: int = 0  # at the end
@@ -81,7 +82,9 @@ def _judge(known: ReplicaTrack, streams: stream_track.StreamTrack, axis: str) ->
         return None
     since = max((o.step for o in params if o.when < first.when and not o.n_differ), default=None)
     at_same = next((o for o in grads if o.step == first.step and o.real), None)
-    reason = _reason(known, streams, axis, first, since, at_same, grads)
+    reason, later = _reason(known, streams, axis, first, since, at_same, grads), None
+    if reason == "split" and (origin := _origin(known)) is not None:
+        reason, later, first, at_same, since = origin[0], first.step, origin[1], origin[1], None
     shown = at_same if at_same is not None and reason in ("unreduced", "clip") else first
     last = params[-1] if params else None
     group = shown.differences[0].ranks if shown.differences else ()
@@ -93,15 +96,37 @@ def _judge(known: ReplicaTrack, streams: stream_track.StreamTrack, axis: str) ->
         differences=shown.real or shown.differences,
         factors=common_factors(shown.differences) if shown.what == "grad" else None,
         clip=_clip(known, axis, since, first.step),
-        is_averaged=axis == "dp" and known.is_averaged(group),
+        is_averaged=axis == "dp" and known.is_averaged(group) and not _are_shared(grads),
         have_gradients_agreed=at_same is None,
         is_learned=known.began is not None,
         is_assumed=axis == "tp" and all(d.site in known.typed.get(axis, ()) for d in shown.differences),
+        later=later,
         writers=tuple(sorted(known.n_rewritten)),
         n_params_differ=last.n_differ if last is not None else 0,
         n_params=last.n if last is not None else 0,
         is_outside_wrapper=axis == "dp" and bool(known.n_unwrapped),
     )
+
+
+def _origin(known: ReplicaTrack) -> tuple[Reason, Occasion] | None:
+    """Of copies that compute alike without being reduced, and went apart: what was not the same at the first step.
+
+    With the same data, and weights that began equal, only random numbers can make losses differ. Where the losses are
+    the same, so are the gradients of copies: those that are not, though they began equal, were not added up.
+    """
+    start = known.start
+    if start is None or start.gradients is None or not start.has_same_data:
+        return None
+    parted = tuple(d for d in start.gradients.real if d.site in known.left)
+    if not parted or (start.draws_alike and not start.is_alike):
+        return None
+    reason = "unreduced" if start.is_alike else "streams"
+    return reason, replace(start.gradients, differences=parted, n_differ=len(parted))
+
+
+def _are_shared(grads: Sequence[Occasion]) -> bool:
+    """Whether all ranks use the same gradients all along: then nothing is left to be averaged."""
+    return any(o.n for o in grads) and not any(o.real for o in grads)
 
 
 def _reason(
@@ -121,7 +146,8 @@ def _reason(
         return _reason_of_gradients(at_same, grads)
     if _clip(known, axis, since, first.step) is not None:
         return "clip"
-    uneven = [u for u in streams.uneven.values() if u.axis == axis and u.step <= first.step]
+    of_axis = stream_track.ALL if known.are_learned else axis
+    uneven = [u for u in streams.uneven.values() if u.axis == of_axis and u.step <= first.step]
     if any(since is None or u.step >= since for u in uneven):
         return "rates"
     if any(o.step <= first.step and o.n_differ and not o.real for o in grads):

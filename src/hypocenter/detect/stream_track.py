@@ -11,15 +11,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from hypocenter.detect.local_rows import LOCAL
 from hypocenter.detect.panel import Panel
 from hypocenter.detect.replica_columns import compare
-from hypocenter.detect.replica_rows import BATCH_LOSS, BATCH_PORT, BATCH_PREFIX, RNG_PORT, RNG_PREFIX
+from hypocenter.detect.replica_rows import BATCH_LOSS, BATCH_PORT, BATCH_PREFIX, PARAM, RNG_PORT, RNG_PREFIX
 from hypocenter.detect.shared_rows import SharedRows
 from hypocenter.nouns import StepRecord
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+ALL = ""  # in the place of an axis: all ranks
 HARMLESS = 1e-6  # relative: learning rates computed in another order
 SAME_LOSS = 1e-4  # relative: losses of tensor-parallel ranks, which are as a rule equal to the bit
 
@@ -60,7 +62,7 @@ class Uneven:
     """What a step record says that is not the same on all ranks of a group."""
 
     what: str  # lr, loss_scale, skipped
-    axis: str
+    axis: str  # or ALL
     step: int
     values: Mapping[int, float]  # by rank
 
@@ -137,15 +139,34 @@ def _note_batches(known: StreamTrack, panel: Panel) -> None:
     columns = [rows[name].to_pylist() for name in ("rank", "site", "digest", "dtype", "shape")]
     for rank, site, digest, dtype, shape in zip(*columns, strict=True):
         by_rank.setdefault(rank, {})[site] = (digest, dtype, tuple(shape))
-    for ranks in panel.groups("dp"):
+    groups, are_alike = panel.groups("dp"), True
+    if not groups:
+        groups, are_alike = _all_that_average(panel)
+    for ranks in groups:
         batches = [by_rank.get(rank) for rank in ranks]
         if all(batches):
             known.n_batches[ranks] = known.n_batches.get(ranks, 0) + 1
-            if all(batch == batches[0] for batch in batches):
+            if are_alike and all(batch == batches[0] for batch in batches):
                 digests = tuple(value[0] for value in (batches[0] or {}).values())
                 known.same.append(SameData(step=panel.step, ranks=ranks, digests=digests))
     for ranks in panel.groups("tp"):
         _note_other_data(known, panel.step, ranks, by_rank)
+
+
+def _all_that_average(panel: Panel) -> tuple[list[tuple[int, ...]], bool]:
+    """All ranks, where nothing tells how they are laid out, but they hold copies alone and reduce gradients by hand.
+
+    And whether the gradients that they had made themselves are the same: if not, each may take a part of the batch.
+    """
+    import pyarrow.compute as pc
+
+    if any(place.groups for place in panel.places.values()) or len(panel.ranks) < 2:
+        return [], False
+    tables = [panel.where(port=port) for port in (PARAM, LOCAL)]
+    values, made = (compare(table.filter(pc.is_valid(table["digest"])), [panel.ranks]) for table in tables)
+    are_copies = bool(len(values.site)) and not values.differs.any() and {*values.sites} == {*made.sites}
+    is_whole = all((each.sizes == len(panel.ranks)).all() for each in (values, made))
+    return ([panel.ranks] if are_copies and is_whole else []), not made.differs.any()
 
 
 def _note_other_data(
@@ -176,10 +197,10 @@ _RECORDED: dict[str, Callable[[StepRecord], float | None]] = {
 
 
 def _note_records(known: StreamTrack, panel: Panel) -> None:
-    for axis in ("dp", "tp", "cp"):
-        for ranks in panel.groups(axis):
+    for axis in ("dp", "tp", "cp", ALL):
+        for ranks in panel.groups(axis) if axis != ALL else [panel.ranks]:
             records = {rank: panel.records[rank] for rank in ranks if rank in panel.records}
-            if axis != "dp":
+            if axis in ("tp", "cp"):
                 _note_losses(known, panel.step, (axis, ranks), [record.loss for record in records.values()])
             for what, read in _RECORDED.items():
                 found = {rank: value for rank, record in records.items() if (value := read(record)) is not None}

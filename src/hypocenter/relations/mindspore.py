@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from hypocenter.formats import FORMATS
 from hypocenter.nouns import Source
+from hypocenter.relations import mindspore_derivative as derivative
 from hypocenter.relations import scores as scores_of
 from hypocenter.relations.scores import Wrong
 from hypocenter.replay.impossible import ReplayImpossible
@@ -76,10 +77,12 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misused:
-    """A call of a loss function that is given what it is not made for, and its line."""
+    """A call of a loss function that is given what it is not made for, or a backward that is wrong, and its line."""
 
     wrong: Wrong
     source: Source | None
+    code: str = "HC251"
+    size: float = 0.0
 
 
 @dataclass(slots=True)
@@ -120,6 +123,7 @@ def look(replayer: Replayer, call: GradCall, cells: Sequence[tuple[str, Any]]) -
     limit = max(TOLERANCE, _ROUNDINGS * max((_eps(p) for p in call.weights), default=0.0))
     if (noise := _first(events, again, lambda array: array, limit / 10)) is not None:
         raise ReplayImpossible(f"{type(noise[0].cell).__name__} gives something else each time")
+    looked.losses += _wrong_backwards(replayer, events)
     names = {id(cell): name for name, cell in cells}
     for relation, ask in (("samples", _samples), ("future", _future)):
         try:
@@ -139,6 +143,23 @@ def look(replayer: Replayer, call: GradCall, cells: Sequence[tuple[str, Any]]) -
         except CannotTell as why:
             looked.not_asked[relation] = str(why)
     return looked
+
+
+def _wrong_backwards(replayer: Replayer, events: Sequence[_Event]) -> list[Misused]:
+    """Of the first call of each class with a backward of its own."""
+    first = {type(e.cell): e for e in reversed(events) if not e.is_end and derivative.is_own(e.cell)}
+    found: list[Misused] = []
+    for kind, event in first.items():
+        if len(event.values) != len(event.shapes):
+            continue  # it is given more than floats
+        with replayer.paused():
+            error = derivative.error_of(event.cell, event.values)
+        if error is not None and error > derivative.LIMIT:
+            code = kind.bprop.__code__
+            line = source_of(code.co_filename, code.co_firstlineno)
+            wrong = derivative.wrong_derivative(event.cell, error)
+            found.append(Misused(wrong=wrong, source=line, code="HC253", size=error))
+    return found
 
 
 def _eps(parameter: Any) -> float:

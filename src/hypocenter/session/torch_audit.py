@@ -252,7 +252,7 @@ class Audit(audit.Audit[Context]):
                     raise ReplayImpossible(agreement.why_not)
                 problem = ""
                 try:
-                    self._sketch(update)
+                    self._sketch(update, law.TOGETHER)
                 except ReplayImpossible as error:
                     problem = str(error)
                     groups.close()  # who waits for this rank in one of them is told at once
@@ -271,8 +271,8 @@ class Audit(audit.Audit[Context]):
         elsewhere -= {id(p) for p in update.parameters}
         return [p for _, p in self.context.names.parameters() if p.requires_grad and id(p) not in elsewhere]
 
-    def _sketch(self, update: Update) -> None:
-        """This rank's side of the law."""
+    def _sketch(self, update: Update, how: str = "") -> None:
+        """This rank's side of the law. `how` says whether other ranks had to take part."""
         named = self._trained_here(update)
         sums = self._replayed(update, named, lambda *_: None)
         used = {id(p): local(grad) for p, grad in update.gradients}
@@ -290,7 +290,7 @@ class Audit(audit.Audit[Context]):
         self.rows += [
             Reading(
                 step=update.step, microbatch=0, phase="grad", site=self.context.label(p), port=port, order=order(),
-                op=hooks.get(id(p), ""),
+                op=hooks.get(id(p), ""), module=how,
                 dtype=str(p.dtype).removeprefix("torch."), shape=tuple(p.shape),
                 summary=Summary(n=p.numel(), sum=found[-1], sketch=tuple(found[:-1])),
             )

@@ -48,6 +48,7 @@ from hypocenter.session.observers.unheld import Unheld
 from hypocenter.session.observers.unmeasured import Unmeasured
 from hypocenter.session.observers.updates import LostUpdates
 from hypocenter.session.observers.use import Use
+from hypocenter.session.observers.working_copies import WorkingCopies
 from hypocenter.session.torch_audit import Audit
 
 OBSERVERS: tuple[type[Observer[Any]], ...] = (
@@ -66,6 +67,7 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
         Piled,
     ),  # laws: what is there is what was left, what is used was computed, what is trained is used
     Precision,  # what forward computes is what exact arithmetic gives
+    WorkingCopies,  # what an update left in a copy of a weight is what the weight is
     ByRule,  # and what is left is what the optimizer's rule makes
     *(FrozenMoves, Unmeasured),  # what is frozen stays, and norms have measured what they use
     *(Modes, ClipCalls, FreshState),  # in the mode of training, clipped where it acts, and with what was learned of it

@@ -79,6 +79,11 @@ def _why(verdict: Verdict) -> Iterator[str]:
     yield f"the optimizer sees another gradient of {first.site} on each of {ranks_text(first.ranks)}, not a multiple"
     if verdict.first.is_local:
         yield "what it sees is each rank's own gradient from before the reduction, bit for bit"
+    if verdict.later is not None:
+        yield (
+            "they began equal, and the losses of all ranks are the same at this step; other parameters have the same "
+            f"gradient on all ranks, until they go apart too at step {verdict.later}"
+        )
     since = verdict.since
     if since is not None and since >= verdict.first.step:
         yield "the parameters themselves are still equal before the update of this step"

@@ -11,7 +11,10 @@ How it is decided
     that its optimizer is about to use. Sketches are linear, so one of two equalities can be seen to hold: what is used
     is the sum over the ranks, each with the same weight (replicas); or it is each rank's own, with one factor for all
     parameters of a rank (parts of a layer, shards that the replay itself reduces). Which of them, the job shows: it
-    counts where it was so at two audited steps before, or where one rank has no weight at all at four.
+    counts where it was so at two audited steps before, or where one rank has no weight at all at four. Gradients that
+    hold those of the step before, all of them and with the same weight, count from the first step on, when seen twice.
+    So does, at three, a parameter that began with the same values on all ranks and is each rank's own while others are
+    sums, where the model computes on each rank alone and no wrapper tells what is reduced.
 
 What to do
     Look at what runs between backward and the update: the all-reduce, its group and divisor, `no_sync`, `zero_grad`,
@@ -33,29 +36,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hypocenter.detect.group_engine import group_rule
-from hypocenter.detect.law_rows import MADE, SKETCH, USED
+from hypocenter.detect.law_rows import SKETCH
+from hypocenter.detect.law_sketches import TOLERANCE, LawSketches, is_replica, law_sketches, weights_of_ranks
 from hypocenter.detect.panel import Panel
 from hypocenter.nouns import Finding, replace
 
 CODE = "HC308"
-STAYS, LEFT_OUT_FOR = 2, 4  # audited steps
-TOLERANCE = 0.01  # of a weight, and of what the weights do not explain
-N_ITERATIONS = 20
+STAYS, LEFT_FOR, LEFT_OUT_FOR = 2, 3, 4  # audited steps
 N_RANKS_AT_MOST = 256  # whose weights are told apart
 
 _ALL = "all"  # told of most parameters, not of one
 
 _Vector = NDArray[np.float64]
-
-
-@dataclass(slots=True)
-class _Parameter:
-    """One parameter at one audited step: sketches by rank."""
-
-    made: dict[int, _Vector] = field(default_factory=dict)
-    used: dict[int, _Vector] = field(default_factory=dict)
-    prints: dict[int, float] = field(default_factory=dict)
-    hook: str = ""  # function of the program that reduces it in DDP's place
 
 
 @dataclass(slots=True)
@@ -74,19 +66,27 @@ class _Habits:
     factors: dict[int, tuple[int, float]] = field(default_factory=dict)  # by rank, -1 of the sum: how often, largest
     last: dict[tuple[str, int], _Vector] = field(default_factory=dict)  # what was used at the step before
     last_step: int = -1
+    may_be_left_out: bool = False  # nothing but a hand-written loop says which gradients are reduced
+    left: dict[str, list[int]] = field(
+        default_factory=dict
+    )  # by parameter: steps in a row at which it is each rank's own
+    piled: dict[int, list[int]] = field(default_factory=dict)  # by rank, -1 of the sum: steps that hold the one before
     is_told: set[str] = field(default_factory=set)
 
 
 @group_rule(CODE, "desync", severity="warning", reads=("law",), asked="rows")
 def check(panel: Panel) -> Iterator[Finding]:
     """Once for ranks, once for each parameter."""
-    parameters = _parameters(panel)
+    parameters = law_sketches(panel)
     ranks = list(panel.ranks)
     if len(ranks) < 2 or {rank for each in parameters.values() for rank in each.made} != set(ranks):
         return  # no audit, or some ranks had no time for this step
     habits: _Habits = panel.history.notes[CODE].setdefault("habits", _Habits())
     if not habits.n_looked:
-        habits.replicas = frozenset(name for name, each in parameters.items() if _is_replica(each, ranks))
+        habits.replicas = frozenset(name for name, each in parameters.items() if is_replica(each, ranks))
+    if not habits.n_looked:
+        is_alone = not any(each.is_together for each in parameters.values())
+        habits.may_be_left_out = is_alone and not any(place.groups for place in panel.places.values())
     habits.n_looked += 1
     hooks = sorted({each.hook for each in parameters.values()} - {""})
     yield from _noted(_judged(panel.step, habits, parameters, ranks), hooks)
@@ -95,7 +95,7 @@ def check(panel: Panel) -> Iterator[Finding]:
 
 
 def _judged(
-    step: int, habits: _Habits, parameters: Mapping[str, _Parameter], ranks: Sequence[int]
+    step: int, habits: _Habits, parameters: Mapping[str, LawSketches], ranks: Sequence[int]
 ) -> Iterator[Finding]:
     """By both laws. Where replicas are sums they are not each rank's own, though one rank may give most of a sum."""
     looked = {name: each for name, each in parameters.items() if name in habits.replicas and each.used}
@@ -116,15 +116,14 @@ def _noted(findings: Iterator[Finding], hooks: Sequence[str]) -> Iterator[Findin
         yield finding
 
 
-def _sums(step: int, habits: _Habits, looked: Mapping[str, _Parameter], ranks: Sequence[int]) -> Iterator[Finding]:
+def _sums(step: int, habits: _Habits, looked: Mapping[str, LawSketches], ranks: Sequence[int]) -> Iterator[Finding]:
     """Replicas: what is used is the sum over ranks."""
-    weights = _weights(looked, ranks)
+    weights = weights_of_ranks(looked, ranks)
     if weights is None:
         return  # two ranks gave the same
     usual = statistics.median(weights) if weights else 0.0
     if usual <= 0:
-        if habits.n_sums >= STAYS:
-            yield from _all(step, habits, min(ranks), _is_of_before(step, habits, looked, 1.0 / len(ranks)))
+        yield from _none(step, habits, -1, looked, is_habit=habits.n_sums >= STAYS)
         habits.n_sums = 0
         return
     habits.n_sums += 1
@@ -135,7 +134,7 @@ def _sums(step: int, habits: _Habits, looked: Mapping[str, _Parameter], ranks: S
         yield from _factor(step, habits, -1, usual * len(ranks))
 
 
-def _own(step: int, habits: _Habits, parameters: Mapping[str, _Parameter]) -> Iterator[Finding]:
+def _own(step: int, habits: _Habits, parameters: Mapping[str, LawSketches]) -> Iterator[Finding]:
     """Parts: what is used on a rank is what the replay gives on it."""
     by_rank: dict[int, dict[str, tuple[_Vector, _Vector]]] = defaultdict(dict)
     for name, each in parameters.items():
@@ -147,9 +146,8 @@ def _own(step: int, habits: _Habits, parameters: Mapping[str, _Parameter]) -> It
         n_before = habits.n_owners.get(rank, 0)
         habits.n_owners[rank] = 0 if factor is None else n_before + 1
         if factor is None:
-            if n_before >= STAYS:
-                mine = {name: parameters[name] for name in pairs}
-                yield from _all(step, habits, rank, _is_of_before(step, habits, mine, None))
+            mine = {name: parameters[name] for name in pairs}
+            yield from _none(step, habits, rank, mine, is_habit=n_before >= STAYS)
             continue
         for name, (used, made) in pairs.items():
             is_balanced = _is_near(used, factor * made)
@@ -174,32 +172,44 @@ def _factor(step: int, habits: _Habits, rank: int, factor: float) -> Iterator[Fi
     yield _finding(step, max(rank, 0), "", title, factor / most, [f"at {n} audited steps before they were not"])
 
 
-def _all(step: int, habits: _Habits, rank: int, is_of_before: bool) -> Iterator[Finding]:
-    """Most parameters are something else than the law says, and nothing that was named before explains it."""
+def _none(
+    step: int, habits: _Habits, rank: int, looked: Mapping[str, LawSketches], *, is_habit: bool
+) -> Iterator[Finding]:
+    """Most parameters are something else than the law says, and nothing that was named before explains it.
+
+    Args:
+        rank: whose own gradients these are; -1 of a sum over ranks.
+        is_habit: whether the law was kept at the steps before.
+    """
     if habits.is_told:
+        return
+    piled = habits.piled.setdefault(rank, [])
+    is_of_before = _is_of_before(step, habits, looked, rank)
+    if is_of_before:
+        piled.append(step)
+    if not is_habit and not (is_of_before and len(piled) >= STAYS):
         return
     habits.is_told.add(_ALL)
     how = "still hold those of the step before" if is_of_before else "are not what the ranks' micro-batches give"
-    why = [f"at {STAYS} audited steps or more before this one the two were equal"]
-    yield _finding(step, rank, "", f"the gradients of most parameters {how}", 0.0, why)
+    why = f"at {STAYS} audited steps or more before this one the two were equal"
+    if not is_habit:
+        step, why = piled[0], f"so it is at steps {piled[0]} and {piled[1]}, and they were at no step without"
+    yield _finding(step, max(rank, 0), "", f"the gradients of most parameters {how}", 0.0, [why])
 
 
-def _is_of_before(step: int, habits: _Habits, looked: Mapping[str, _Parameter], weight: float | None) -> bool:
-    """Whether what is used is what was used at the step before and what this one gives.
-
-    Args:
-        weight: of each rank in the sum; None: each rank's own.
-    """
+def _is_of_before(step: int, habits: _Habits, looked: Mapping[str, LawSketches], rank: int) -> bool:
+    """Whether what is used is what was used at the step before and what this one gives, times one factor of all."""
     if habits.last_step != step - 1:
         return False
-    n_so = n_all = 0
+    pairs: list[tuple[_Vector, _Vector]] = []
     for name, each in looked.items():
-        for rank, used in each.used.items():
-            before = habits.last.get((name, rank))
-            made = each.made[rank] if weight is None else weight * np.sum(list(each.made.values()), axis=0)
-            n_all += 1
-            n_so += before is not None and _is_near(used, before + made)
-    return 2 * n_so > n_all
+        for at, used in each.used.items():
+            before = habits.last.get((name, at))
+            made = np.mean(list(each.made.values()), axis=0) if rank < 0 else each.made.get(at)
+            if rank in (-1, at) and before is not None and made is not None:
+                both = before + made
+                pairs += [(used, both)] if np.linalg.norm(before) and np.linalg.norm(both) else []
+    return len(pairs) > 0 and _common_factor(pairs) is not None
 
 
 def _common_factor(pairs: Sequence[tuple[_Vector, _Vector]]) -> float | None:
@@ -216,50 +226,6 @@ def _is_near(a: _Vector, b: _Vector) -> bool:
 
 def _before(n: int) -> list[str]:
     return [f"at {n} audited steps before it was, and other parameters are now"]
-
-
-def _parameters(panel: Panel) -> dict[str, _Parameter]:
-    found: dict[str, _Parameter] = {}
-    for port in (MADE, USED):
-        columns = panel.where(port=port).select(["rank", "site", "sum", "sketch", "op"]).to_pydict()
-        for rank, site, printed, sketch, hook in zip(*columns.values(), strict=True):
-            each = found.setdefault(site, _Parameter())
-            each.hook = hook or each.hook
-            if sketch is not None and len(sketch) == SKETCH:
-                (each.made if port == MADE else each.used)[rank] = np.asarray(sketch, dtype=np.float64)
-                if port == MADE:
-                    each.prints[rank] = printed
-    return found
-
-
-def _is_replica(parameter: _Parameter, ranks: Sequence[int]) -> bool:
-    return parameter.made.keys() == set(ranks) and len(set(parameter.prints.values())) == 1
-
-
-def _weights(looked: Mapping[str, _Parameter], ranks: Sequence[int]) -> list[float] | None:
-    """The weight of each rank in what is used, from most of the parameters; none where that is not made of them.
-
-    None where it cannot be told.
-    """
-    pairs = [
-        (np.stack([each.made[rank] for rank in ranks], axis=1) / size, used / size)
-        for each in looked.values()
-        for used in each.used.values() if (size := float(np.linalg.norm(used)))
-    ]  # fmt: skip
-    if not pairs or SKETCH * len(pairs) <= 2 * len(ranks):
-        return None
-    matrices, targets = np.stack([matrix for matrix, _ in pairs]), np.stack([target for _, target in pairs])
-    trust = rests = np.ones(len(pairs))
-    solved = np.zeros(len(ranks))
-    for _ in range(N_ITERATIONS):  # of least squares, in which what does not fit counts less: few outliers do not pull
-        by = np.sqrt(trust)
-        left, right = (matrices * by[:, None, None]).reshape(-1, len(ranks)), (targets * by[:, None]).reshape(-1)
-        solved, _, rank, _ = np.linalg.lstsq(left, right)
-        if rank < len(ranks):
-            return None  # two ranks gave the same: their weights cannot be told apart
-        rests = np.linalg.norm(matrices @ solved - targets, axis=1)
-        trust = 1.0 / np.maximum(rests, TOLERANCE / 100)
-    return [float(w) for w in solved] if 2 * np.sum(rests <= TOLERANCE) > len(pairs) else []
 
 
 def _ranks(step: int, habits: _Habits, off: Mapping[int, float]) -> Iterator[Finding]:
@@ -284,7 +250,7 @@ def _ranks(step: int, habits: _Habits, off: Mapping[int, float]) -> Iterator[Fin
 
 
 def _single_ones(
-    step: int, habits: _Habits, looked: Mapping[str, _Parameter], ranks: Sequence[int], usual: float
+    step: int, habits: _Habits, looked: Mapping[str, LawSketches], ranks: Sequence[int], usual: float
 ) -> Iterator[Finding]:
     """Parameters that are something else than the others are."""
     for name, each in looked.items():
@@ -293,12 +259,36 @@ def _single_ones(
         bad = {rank: used for rank, used in each.used.items() if np.linalg.norm(used - total) > TOLERANCE * size}
         n_before = habits.n_balanced.get(name, 0)
         habits.n_balanced[name] = 0 if bad else n_before + 1
-        if not bad or n_before < STAYS or name in habits.is_told:
+        if not bad or name in habits.is_told:
+            continue
+        is_left = habits.may_be_left_out and all(_is_own(used, each.made.get(at)) for at, used in bad.items())
+        habits.left[name] = [*habits.left.get(name, ()), step] if is_left and len(bad) == len(ranks) else []
+        if n_before < STAYS and len(habits.left[name]) < LEFT_FOR:
+            continue
+        if n_before < STAYS:
+            yield _left_out(habits, name)
             continue
         habits.is_told.add(name)
         rank, used = min(bad.items())
         share, how = _how(rank, used, each.made, total)
         yield _finding(step, rank, name, f"the gradient of {name} {how}", share, _before(n_before))
+
+
+def _is_own(used: _Vector, made: _Vector | None) -> bool:
+    factor = float(used @ made / (made @ made)) if made is not None and made @ made else 0.0
+    return made is not None and factor > 0.0 and _is_near(used, factor * made)
+
+
+def _left_out(habits: _Habits, name: str) -> Finding:
+    """It never was in the reduction; others like it are told with it."""
+    names = [other for other, steps in habits.left.items() if len(steps) >= LEFT_FOR - 1]
+    habits.is_told.update(names)
+    others = [other for other in names if other != name]
+    why = ["most gradients are sums; it began with the same values on all ranks, each of which computes alone"]
+    if others:
+        why.append(f"the same for {len(others)} more: {', '.join(others[:3])}{' ...' if len(others) > 3 else ''}")
+    title = f"the gradient of {name} is never added to those of the other ranks"
+    return _finding(habits.left[name][0], 0, name, title, 0.0, why)
 
 
 def _how(rank: int, used: _Vector, made: Mapping[int, _Vector], total: _Vector) -> tuple[float, str]:

@@ -3,21 +3,25 @@
 What it means
     An all-reduce adds up what every rank of a group already holds in full: the result is the gradient times the size of
     the group, and the optimizer uses it like that. So it is with a router whose tokens, or whose auxiliary loss, are
-    the same on all tensor-parallel ranks. That parameter learns at a multiple of its learning rate, or its auxiliary
-    loss has a multiple of its coefficient, and the multiple changes with the number of ranks.
+    the same on all tensor-parallel ranks; and with gradients that DDP has averaged, and the program's own loop adds up
+    once more. That parameter learns at a multiple of its learning rate, or its auxiliary loss has a multiple of its
+    coefficient, and the multiple changes with the number of ranks.
 
 How it is decided
     At the steps of `collectives`, digests of what goes into an all-reduce (sum) are the same bits on every rank of its
-    group, which is not that of data parallelism, and what comes out of it is, bit for bit, the gradient that the
-    optimizer is given (steps of `replicas`). An average that is divided afterwards, a maximum, a flag, a loss for the
-    log, a gradient of zero: none of these is.
+    group, and what comes out of it is, bit for bit, the gradient that the optimizer is given (steps of `replicas`). An
+    average that is divided afterwards, a maximum, a flag, a loss for the log, a gradient of zero: none of these is.
+    Over data parallelism it is a warning, and the ranks' own gradients must have differed before: what they summed had
+    been reduced already.
 
 What to do
     Leave the all-reduce out, divide by the size of the group, or mark the parameter as replicated, not partial.
+    Under DDP leave gradients to it.
 
 When it is wrong
-    It is a note because the program may mean it: when the loss, the coefficient of the auxiliary loss, or the gradient
-    itself has been divided by the size of the group beforehand, the sum is right, if needless.
+    Beside data parallelism it is a note because the program may mean it: when the loss, the coefficient of the
+    auxiliary loss, or the gradient itself has been divided by the size of the group beforehand, the sum is right, if
+    needless.
 """
 
 # pyright: reportAttributeAccessIssue=false
@@ -29,29 +33,50 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from hypocenter.detect.group_engine import group_rule
+from hypocenter.detect.local_rows import LOCAL
 from hypocenter.detect.panel import Panel
 from hypocenter.detect.replica_rows import GRAD
 from hypocenter.nouns import Finding, Remedy
 
 CODE = "HC334"
 _SUM = "all_reduce.sum"
-_DATA = ("dp",)  # equal gradients there are equal data, which is another rule's business
+_DATA = "dp"  # ranks that begin with equal gradients there have equal data, which is another rule's business
 
 
-@group_rule(CODE, "config", severity="note", reads=("comm", "digest"), asked="rows")
+@group_rule(CODE, "config", severity="note", reads=("comm", "digest", "local"), asked="rows")
 def check(panel: Panel) -> Iterator[Finding]:
     """Fire at the first step at which it is seen, once for each parameter; those of one step are one finding."""
     said = panel.history.notes[CODE]
-    axes = {ranks: axis for axis in ("tp", "cp", "ep", "pp") for ranks in panel.groups(axis)}
+    axes = {ranks: axis for axis in ("tp", "cp", "ep", "pp", _DATA) for ranks in panel.groups(axis)}
     if not axes or not panel.table.num_rows:
         return
     for group, axis in axes.items():
-        if group in panel.groups("dp"):
-            continue
         found = {name: norm for name, norm in _used_sums(panel, group).items() if name not in said}
+        if found and axis == _DATA:
+            apart = _began_apart(panel, group)
+            found = {name: norm for name, norm in found.items() if name in apart}
         if found:
             said.update(found)
             yield _finding(panel, group, axis, list(found))
+
+
+def _began_apart(panel: Panel, group: tuple[int, ...]) -> set[str]:
+    """Parameters whose gradients differed over this group before any reduction."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    table = panel.where(port=LOCAL)
+    is_here = pc.is_in(table["rank"], value_set=pa.array(group, pa.int32()))
+    table = table.filter(pc.and_(pc.is_valid(table["digest"]), is_here))
+    counted = table.group_by("site").aggregate([("digest", "count_distinct"), ("rank", "count_distinct")])
+    return {
+        site
+        for site, n_digests, n_ranks in zip(
+            *(counted[name].to_pylist() for name in ("site", "digest_count_distinct", "rank_count_distinct")),
+            strict=True,
+        )
+        if n_digests > 1 and n_ranks == len(group)
+    }
 
 
 def _used_sums(panel: Panel, group: tuple[int, ...]) -> Mapping[str, float]:
@@ -112,12 +137,12 @@ def _equal_inputs(panel: Panel, group: tuple[int, ...]) -> list[tuple[int, int]]
 
 
 def _finding(panel: Panel, group: tuple[int, ...], axis: str, names: list[str]) -> Finding:
-    n = len(group)
+    n, is_data = len(group), axis == _DATA
     others = f" and {len(names) - 1} more" if len(names) > 1 else ""
     return Finding(
         code=CODE,
         kind="config",
-        severity="note",
+        severity="warning" if is_data else "note",
         title=f"the gradient of {names[0]}{others} is {n} times what every rank of {axis} already had",
         step=panel.step,
         rank=group[0],
@@ -126,19 +151,22 @@ def _finding(panel: Panel, group: tuple[int, ...], axis: str, names: list[str]) 
         port="grad",
         param=names[0],
         op=_SUM,
-        cause="implementation-mismatch",
+        cause="program-error" if is_data else "implementation-mismatch",
         limit=1.0,
         actual=float(n),
         why=(
             f"ranks {', '.join(map(str, group[:8]))}{', ...' if n > 8 else ''} ({axis}) put the same bits into an "
             "all-reduce that sums",
             "what came out is, bit for bit, the gradient that the optimizer is given: nothing divided it",
+            *(("the gradients that these ranks had made themselves differ: they were reduced before",) * is_data),
             *((f"the same for {', '.join(names[1:9])}",) if len(names) > 1 else ()),
         ),
-        confidence="possible",
+        confidence="proven" if is_data else "possible",
         remedy=Remedy(
             action="no-sum",
             targets=tuple(names[:8]),
-            text=f"leave the all-reduce over {axis} out, or divide by {n}, unless the loss was divided before",
+            text="leave the second reduction out: gradients have been averaged before it"
+            if is_data
+            else f"leave the all-reduce over {axis} out, or divide by {n}, unless the loss was divided before",
         ),
     )

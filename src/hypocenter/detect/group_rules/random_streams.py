@@ -10,6 +10,8 @@ How it is decided
     the last step at which it was and the rank that differs from the others. An error where replicated parameters or
     the loss went apart with it, a warning where nothing is known of them, a note where they stay equal. Streams that no
     dropout draws from (Python's, NumPy's, the CPU's beside an accelerator) and data-parallel groups are not judged.
+    Where nothing tells the groups: ranks with the same data and equal weights, whose states and losses differ at the
+    first step, and whose copies go apart later.
 
 What to do
     Find what drew a number on one rank only: a data loader or sampler on the first rank, an augmentation, an
@@ -28,7 +30,7 @@ from hypocenter.detect.group_engine import group_rule
 from hypocenter.detect.panel import Panel
 from hypocenter.detect.rank_words import axis_words, when_words, who
 from hypocenter.detect.replica_track import is_last, track
-from hypocenter.detect.replica_verdicts import verdicts
+from hypocenter.detect.replica_verdicts import Verdict, verdicts
 from hypocenter.detect.stream_track import Desync
 from hypocenter.nouns import Finding, Remedy, Severity
 
@@ -40,6 +42,9 @@ def check(panel: Panel) -> Iterator[Finding]:
     judged = {verdict.axis: verdict for verdict in verdicts(panel)}
     if not is_last(panel):
         return
+    yield from (
+        _from_the_start(verdict) for verdict in judged.values() if verdict.reason == "streams" and verdict.later
+    )
     first: dict[str, Desync] = {}
     for desync in known.desyncs.values():
         if known.is_used(desync.stream) and (desync.axis not in first or desync.step < first[desync.axis].step):
@@ -59,6 +64,22 @@ def check(panel: Panel) -> Iterator[Finding]:
         has_equal = verdict is None and any(o.step > desync.step and o.n for o in track(panel).of(axis, "param"))
         has_equal = has_equal or (axis, desync.ranks) in known.loss_was_equal
         yield _finding(desync, "error" if then else "note" if has_equal else "warning", tuple(then))
+
+
+def _from_the_start(verdict: Verdict) -> Finding:
+    first = verdict.differences[0]
+    return Finding(
+        code="HC304", kind="desync", severity="error", step=verdict.first.step, rank=first.ranks[-1], phase="data",
+        title="the random streams are not the same on ranks that hold copies and do not reduce them",
+        site="rng.cpu", port="state", cause="rng-desync", confidence="likely",
+        why=(
+            f"{who(first.ranks, ())}",
+            "the ranks are given the same data and began with the same weights, but their losses differ: nothing else "
+            "but random numbers can make them",
+        ),
+        then=(f"copies go apart, first {first.site}, and others at step {verdict.later}",),
+        remedy=Remedy(action="same-seed", text="seed what draws for copies alike on all of these ranks"),
+    )  # fmt: skip
 
 
 def _finding(desync: Desync, severity: Severity, then: tuple[str, ...]) -> Finding:

@@ -37,7 +37,7 @@ from hypocenter.nouns import Finding, Remedy
 AT_LEAST = 3  # steps that were looked at: padding and small data sets make two alike now and then
 
 
-@group_rule("HC305", "data", severity="warning", reads=("digest",), asked="unlike")
+@group_rule("HC305", "data", severity="warning", reads=("digest", "local"), asked="unlike")
 def check(panel: Panel) -> Iterator[Finding]:
     """With the last step: the data of the whole run."""
     known = track(panel)

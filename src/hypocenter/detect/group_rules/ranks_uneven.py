@@ -6,7 +6,9 @@ What it means
 
 How it is decided
     The step records of all ranks of a data-, tensor- or context-parallel group are compared: learning rate, loss
-    scale, and whether the loss scaler skipped the update. The first step at which one of them differs is told.
+    scale, and whether the loss scaler skipped the update. Where nothing tells the groups, those of all ranks, if they
+    train copies: parameters that began equal, moved, and were equal. The first step at which one of them differs is
+    told.
 
 What to do
     A skip on one rank only: use a scaler that agrees over ranks (ShardedGradScaler for FSDP1, Megatron's or
@@ -21,11 +23,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hypocenter.detect import replica_track
 from hypocenter.detect.group_engine import group_rule
 from hypocenter.detect.panel import Panel
 from hypocenter.detect.rank_words import axis_words, ranks_text, values_words
 from hypocenter.detect.replica_track import is_last
-from hypocenter.detect.stream_track import Uneven, track
+from hypocenter.detect.stream_track import ALL, Uneven, track
 from hypocenter.nouns import Finding, Remedy
 
 _WORDS = {"lr": "learning rate", "loss_scale": "loss scale"}
@@ -38,6 +41,8 @@ def check(panel: Panel) -> Iterator[Finding]:
     if not is_last(panel):
         return
     told: set[str] = set()
+    if not replica_track.track(panel).are_learned:
+        told.add(ALL)
     for uneven in sorted(known.uneven.values(), key=lambda u: (u.step, u.what != "skipped")):
         if uneven.axis not in told:  # a skip on one rank makes its loss scale differ from there on
             told.add(uneven.axis)
@@ -45,15 +50,15 @@ def check(panel: Panel) -> Iterator[Finding]:
 
 
 def _finding(uneven: Uneven) -> Finding:
-    axis = axis_words(uneven.axis)
+    axis = f"{axis_words(uneven.axis)} ".lstrip()
     odd = [rank for rank, value in uneven.values.items() if value]
     if uneven.what == "skipped":
-        title = f"the update was skipped on some {axis} ranks only"
+        title = f"the update was skipped on some {axis}ranks only"
         why = f"skipped on {len(odd)} of {len(uneven.values)} ranks: {ranks_text(odd)}"
         advice = "use a loss scaler that agrees over these ranks"
     else:
         word = _WORDS[uneven.what]
-        title = f"the {word} is not the same on all {axis} ranks"
+        title = f"the {word} is not the same on all {axis}ranks"
         why = f"the {word} is {values_words(uneven.values, digits=6)}"
         advice = f"make the {word} follow from what all ranks know alike"
     return Finding(

@@ -11,8 +11,13 @@ How it is decided
     single element, once, a bit has flipped after the reduction or one rank alone has written: `hardware-fault` is
     possible. If they differ from the first recorded step on they were initialised or loaded differently. With two
     ranks nothing here tells which of them is wrong. Differences of gradients that are no larger than rounding, and
-    replicas that somebody averages between updates, are a note. What HC302, HC303, HC304 or HC306 explains is told
-    there.
+    replicas that somebody averages between updates (then their gradients differ), are a note. What HC302, HC303, HC304
+    or HC306 explains is told there.
+
+    Where nothing tells the groups: copies are what began equal, moved, and was equal again. Where each rank has made a
+    gradient of its own, all use one and the same, and the values differ from the start, either they were to begin
+    equal, or these are parts (experts) whose gradients must not be added up. Where the ranks are given the same data
+    and gradients of copies are added up by hand, all norms of the model must stay equal too (sequence parallelism).
 
 What to do
     Stop, and load a checkpoint from before the step. For one element or one parameter: test the memory of the odd
@@ -26,7 +31,7 @@ When it is wrong
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from hypocenter.detect.group_engine import group_rule
 from hypocenter.detect.panel import Panel
@@ -34,6 +39,8 @@ from hypocenter.detect.rank_words import ranks_text, when_words, who
 from hypocenter.detect.replica_track import is_last, track
 from hypocenter.detect.replica_verdicts import Verdict, verdicts
 from hypocenter.nouns import Finding, Remedy, Severity
+
+TIMES = 2  # steps
 
 
 @group_rule("HC301", "desync", severity="error", reads=("digest", "scalar", "local"), asked="unlike")
@@ -43,8 +50,50 @@ def check(panel: Panel) -> Iterator[Finding]:
         if verdict.reason in ("start", "flip", "split", "rounding") and verdict.differences:
             yield _finding(verdict)
     known = track(panel)
-    if is_last(panel) and known.parted and not known.is_averaged(panel.ranks):
+    mixed = {name: steps for name, steps in (known.mixed or {}).items() if len(steps) >= TIMES}
+    if is_last(panel) and mixed and not known.is_apart:
+        yield _mixed(panel, mixed)
+    if is_last(panel) and known.norms and known.start is not None:
+        yield _norms(panel, known.norms, known.start.step)
+    elif is_last(panel) and known.parted and not known.is_averaged(panel.ranks):
         yield _parted(panel, known.parted)
+
+
+def _mixed(panel: Panel, mixed: Mapping[str, Sequence[int]]) -> Finding:
+    name, *others = mixed
+    more = f" and {len(others)} more" if others else ""
+    return Finding(
+        code="HC301", kind="desync", severity="warning", step=min(min(steps) for steps in mixed.values()),
+        title=f"gradients of {name}{more} are added up over ranks that hold other values of it",
+        rank=panel.ranks[0], phase="grad", site=name, port="replica.grad", param=name, cause="program-error",
+        confidence="likely",
+        why=(
+            "each rank made a gradient of its own, the optimizers of all ranks are given the same one, and the values "
+            "differ from the first recorded step on",
+            *((f"the same for {', '.join(others[:3])}{' ...' if len(others) > 3 else ''}",) if others else ()),
+            "other parameters are equal on all ranks",
+        ),
+        then=("each rank's part follows the mean of what different parts need",),
+        remedy=Remedy(
+            action="own-gradients", targets=(name,),
+            text="leave parts of a model (experts, shards) out of the reduction; copies have to begin equal",
+        ),
+    )  # fmt: skip
+
+
+def _norms(panel: Panel, norms: Sequence[str], step: int) -> Finding:
+    name = norms[0]
+    return Finding(
+        code="HC301", kind="desync", severity="warning", step=step, rank=panel.ranks[0], phase="grad", site=name,
+        title=f"gradients of {len(norms)} parameters of norms are not added up over the ranks", port="replica.grad",
+        param=name, cause="missing-gradient-sync", confidence="possible",
+        why=(
+            "all ranks are given the same data; the program adds up gradients of copies over them, but of no norm",
+            f"norms began alike on all ranks, are as wide as the copies, and part at their first move: {name}, ...",
+        ),
+        then=("each rank's norms learn from its part of the sequence",),
+        remedy=Remedy(action="reduce-gradient", targets=(name,), text="add their gradients up over the ranks as well"),
+    )  # fmt: skip
 
 
 def _parted(panel: Panel, parted: Sequence[tuple[int, str, str]]) -> Finding:
@@ -132,6 +181,7 @@ def _why(verdict: Verdict) -> Iterator[str]:
             yield "the gradients agree where they were recorded: something else has written to the parameters"
         writers = [rank for rank in verdict.writers if rank in first.ranks]
         if writers:
-            yield f"between two updates the parameters were changed on {ranks_text(writers)} only"
+            how = ", not alike" if len(writers) == len(first.ranks) else " only"
+            yield f"between two updates the parameters were changed on {ranks_text(writers)}{how}"
     elif verdict.reason == "flip":
         yield f"{ranks_text(first.ranks)} agree on the other {verdict.first.n - 1} gradients of this step"

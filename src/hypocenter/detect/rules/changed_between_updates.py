@@ -11,7 +11,9 @@ How it is decided
     at steps of `--audit`; of parameters on the host a few elements of 32 in turn at every update. A program that
     writes to its parameters on purpose has the habit of it: so it counts only when the same tensor stayed between two
     looked-at pairs of updates before, or between four after it. The options of the optimizer's groups (rate, decay) are
-    compared at every update; what a schedule of torch moves is left out.
+    compared at every update; what a schedule of torch moves is left out. Where an optimizer updates copies of weights
+    or parts of them (ZeRO or masters by hand), a weight that has a gradient must be, to rounding, what its copy became
+    in the update before; it counts when it was not three times in a row but had been, or stands at another place.
 
 What to do
     Look at the line that is named, or at what runs between the two steps. If it is meant, nothing.
@@ -28,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import CHANGED, GONE, OPTION, SITE, STATE
+from hypocenter.detect.law_rows import CHANGED, COPY, GONE, OPTION, SITE, STATE
 from hypocenter.detect.update_rows import share
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Reading
@@ -42,7 +44,8 @@ def check(window: Window) -> Iterator[Finding]:
     rows = [row for row in window.by_phase["optimizer"] if row.port == CHANGED]
     yield from (_of_option(window, row) for row in rows if row.module == OPTION)
     yield from (_of_state(window, row) for row in rows if row.module == STATE)
-    changed = [row for row in rows if row.site != SITE and row.module not in (OPTION, STATE)]
+    yield from (_of_copy(window, row) for row in rows if row.module == COPY)
+    changed = [row for row in rows if row.site != SITE and row.module not in (OPTION, STATE, COPY)]
     if not changed:
         return
     first = changed[0]
@@ -79,6 +82,20 @@ def _of_state(window: Window, row: Reading) -> Finding:
         confidence="proven",
         why=(f"this optimizer has no state for its {row.summary.n} parameters, which another one had updated before",),
         then=("averages of gradients and bias corrections begin at zero",),
+    )  # fmt: skip
+
+
+def _of_copy(window: Window, row: Reading) -> Finding:
+    return Finding(
+        code="HC231", kind="desync", severity="warning", step=row.step - row.call, rank=window.rank, phase="optimizer",
+        title=f"the parameter {row.site} is not what the optimizer's copy of it became", site=row.site, port="value",
+        param=row.site, cause="program-error", confidence="proven",
+        why=(
+            "the optimizer updates a copy of it, which had its bits at the first update",
+            f"{row.summary.sum:.0%} of the places that were looked at are not what the copy is, from step "
+            f"{row.step - row.call} to {row.step}, though the program writes to them",
+        ),
+        then=("forward computes with weights that no update made",),
     )  # fmt: skip
 
 

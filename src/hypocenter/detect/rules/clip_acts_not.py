@@ -2,7 +2,8 @@
 
 What it means
     In vain: gradients are clipped after the optimizer has used them, or before backward has made them, or the clip is
-    given nothing that has a gradient (a generator of parameters that is used up). Training runs as if nobody clipped.
+    given nothing that has a gradient (a generator of parameters that is used up), or, in MindSpore, what it gives back
+    is thrown away. Training runs as if nobody clipped.
     In part: the clip is given other parameters than the optimizer, for instance those of the head alone; its norm is
     not that of the step, and a large gradient elsewhere goes through.
 
@@ -24,25 +25,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import CLIPPED_EACH, CLIPPED_EARLY, CLIPPED_IN_PART, CLIPPED_IN_VAIN
+from hypocenter.detect.law_rows import CLIPPED_EACH, CLIPPED_EARLY, CLIPPED_IN_PART, CLIPPED_IN_VAIN, THROWN_AWAY
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Reading, Remedy
 
 
-@rule(
-    "HC238", "config", severity="warning", reads=("optimizer",), asked="rows",
-    not_in={"mindspore": "gradients are values there: what is clipped is what is given on"},
-)  # fmt: skip
+@rule("HC238", "config", severity="warning", reads=("optimizer",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire once for each optimizer."""
     for row in window.by_phase["optimizer"]:
         if row.port == CLIPPED_IN_VAIN:
             title = "gradients are clipped when it has no effect"
-            is_late = row.module != "nothing"
             why = (
-                "at each of the first updates that saw a clip, it came after the update before and before any backward"
-                if is_late
-                else "clips were given no gradient: a generator of parameters that is used up, another model",
+                _IN_VAIN.get(row.module, _IN_VAIN[""]),
                 f"none of the {row.call} gradients that were used was clipped",
             )
             yield _finding(window, row, title, why)
@@ -62,6 +57,12 @@ def check(window: Window) -> Iterator[Finding]:
             yield _finding(window, row, title, why)
 
 
+_IN_VAIN = {
+    "": "at each of the first updates that saw a clip, it came after the update before and before any backward",
+    "nothing": "clips were given no gradient: a generator of parameters that is used up, another model",
+    THROWN_AWAY: "at each of the first updates that saw a clip, the optimizer was given what the clip had been given, "
+    "not what it gave back",
+}
 _THEN = {
     CLIPPED_EARLY: "the norm that is clipped is not that of the step, and what comes later weighs more",
     CLIPPED_EACH: "the direction of the step is another one",

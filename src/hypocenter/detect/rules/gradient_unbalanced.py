@@ -13,7 +13,10 @@ How it is decided
     float64, to 1e-3 or 32 roundings of the gradient's format. What a program always does to a gradient (a smaller
     rate for the embedding, a mask) is its habit: a parameter counts when it has balanced at two audited steps before,
     or when the gradient of the step before is in it. The losses of these replays must be those of the run: to four
-    times what they were apart before, and to 32 roundings of float32; after four replays.
+    times what they were apart before, and to 32 roundings of float32; after four replays. Where an optimizer updates
+    copies of weights or parts of them (ZeRO or masters by hand), the gradient that a copy is given must have to do with
+    that of its weight: it counts when their cosine is next to nothing three times in a row and was not before, or is
+    not at a neighbouring place.
 
 What to do
     Look at what runs between backward and the update at that step: `zero_grad`, hooks, code that writes to `.grad`.
@@ -28,7 +31,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import FACTOR, MICROBATCH, MISSING, NOT_REPEATED, SITE, STEP_BEFORE, UNBALANCED
+from hypocenter.detect.law_rows import ANOTHER, FACTOR, MICROBATCH, MISSING, NOT_REPEATED, SITE, STEP_BEFORE, UNBALANCED
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Reading, Remedy
 
@@ -46,13 +49,14 @@ def check(window: Window) -> Iterator[Finding]:
         return
     first = off[0]
     is_of_all = first.site == SITE
+    step = window.step - (first.call if first.module == ANOTHER else 0)
     is_old = first.module == STEP_BEFORE
     yield Finding(
         code="HC232",
         kind="desync",
         severity="warning",
         title=f"the gradient of {'every parameter' if is_of_all else first.site} {_how(first)}",
-        step=window.step,
+        step=step,
         rank=window.rank,
         microbatch=int(first.op) if first.op else 0,
         phase="grad",
@@ -91,6 +95,8 @@ def _not_repeated(window: Window, row: Reading) -> Finding:
 
 
 def _how(row: Reading) -> str:
+    if row.module == ANOTHER:
+        return "does not reach the optimizer's copy of it, which is given another"
     if row.module == MISSING:
         return "is not used, though its micro-batches give one"
     if row.module == FACTOR:
@@ -103,6 +109,11 @@ def _how(row: Reading) -> str:
 
 
 def _why(first: Reading, off: list[Reading]) -> Iterator[str]:
+    if first.module == ANOTHER:
+        yield "the optimizer updates a copy of it, which had its bits at the first update"
+        yield f"the gradient of the copy has nothing to do with it: their cosine is {first.summary.sum:.2g}"
+        yield f"so it is from step {first.step - first.call} to {first.step}"
+        return
     yield "the micro-batches of this step were done again: their gradients do not add up to what the optimizer uses"
     if len(off) > 1:
         others = ", ".join(row.site for row in off[1:4])

@@ -8,7 +8,8 @@ How it is decided
     At the inputs of a healthy micro-batch the function is called in float64, and what backward gives along five random
     directions is compared with central differences of the forward. A function that is flat where it has gradients
     (rounding with a straight-through gradient, spikes), that jumps, that draws at random, or that gives back its input
-    (reversed and scaled gradients, communication) is left alone, and so is one that does not run in float64.
+    (reversed and scaled gradients, communication) is left alone, and so is one that does not run in float64. In
+    MindSpore the same is asked of cells with a `bprop` of their own, without parameters, that are given floats alone.
 
 What to do
     Mend the formula; `torch.autograd.gradcheck` confirms it.
@@ -27,14 +28,7 @@ from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding
 
 
-@rule(
-    "HC253",
-    "data",
-    severity="warning",
-    reads=("optimizer",),
-    asked="rows",
-    not_in={"mindspore": "the loss is looked at in replays of torch only, so far"},
-)
+@rule("HC253", "data", severity="warning", reads=("optimizer",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the step at which it is seen."""
     yield from wrong(window, "HC253", cause="wrong-derivative")

@@ -59,6 +59,10 @@ class Replayer:
     def __init__(self, names: NameMap, paused: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
         self._names, self._paused = names, paused
 
+    def paused(self) -> contextlib.AbstractContextManager[None]:
+        """While user code runs otherwise than it does by itself."""
+        return self._paused()
+
     def why_not(self, call: GradCall) -> str:
         """Why this micro-batch cannot be replayed, or ''."""
         if call.is_dropped:

@@ -10,6 +10,7 @@ from hypocenter.nouns import Reading, StepRecord
 from hypocenter.session.check import Check
 from hypocenter.session.failed import Failed
 from hypocenter.session.guard import StopTraining
+from hypocenter.session.mindspore.clip_results import ClipResults
 from hypocenter.session.mindspore.compiled import Outcome
 from hypocenter.session.mindspore.facts import FactsKeeper
 from hypocenter.session.mindspore.loss_scale import StepScale
@@ -53,6 +54,7 @@ class Boundary:
         self._step = 0
         self._norm: float | None = None
         self._clip_norm: float | None = None
+        self._clip_results = ClipResults()
         self._finding = ""
         self._lr: float | None = None
         self._healthy_steps = 0
@@ -64,6 +66,7 @@ class Boundary:
         """Gradients are about to be clipped to a global norm: what it was."""
         norms = Norms(gradients).read()
         self._clip_norm = math.hypot(*norms)
+        self._clip_results.clips(gradients)
         weights = self._context.tape.microbatches[-1].weights if self._context.tape.microbatches else ()
         if len(weights) == len(norms):
             labels = map(self._context.label, weights)
@@ -101,7 +104,8 @@ class Boundary:
         used = self._seams.imposing.impose(optimizer, parameters, gradients, self._step)
         self._update = update = self._updating(optimizer, parameters, _paired(parameters, used), check)
         self._seams.tell("before_update", update)
-        self._rows += self._seams.observers.collected()
+        row = self._clip_results.row(update, context.clock.next_order)
+        self._rows += [*self._seams.observers.collected(), *([] if row is None else [row])]
         return used
 
     def _updating(

@@ -1,4 +1,4 @@
-"""What must not matter to a MindSpore program is changed in replays of a healthy step. For HC241, HC242, HC251."""
+"""What must not matter to a MindSpore program is changed in replays of a healthy step. For HC241, 242, 251 to 253."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from hypocenter.session.mindspore.seams import Context, Part
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
 
 TRIES = 3  # updates at which it is tried, where the batch did not suit
-LONGEST_S = 0.5  # a step by default: four replays and more are made of one
+LONGEST_S = 1.0  # a step by default: four replays and more are made of one
+REPLAYS, SHARE = 5, 0.15  # so many are made; a longer step by default only once they are no more than that of the run
 
 
 class Relations(Part):
-    """Looks at the second update, when steps may be done again; not in jobs of several ranks."""
+    """Looks at the second update or, where steps are long, later; not in jobs of several ranks."""
 
     @classmethod
     def is_wanted(cls, config: Config) -> bool:
@@ -32,15 +33,18 @@ class Relations(Part):
         self._replayer = Replayer(context.names, context.paused)
         self._n_left = TRIES
         self._is_auto = context.config.relations == "auto"
-        self._last_s = 0.0  # when the update before this one came
+        self._first_s: float | None = None  # when the first update came
+        self._last_s = 0.0  # and the one before this one
 
     def before_update(self, update: Update) -> None:
         """The step is complete, and the parameters are still those that it started from."""
         now, before = time.perf_counter(), self._last_s
         self._last_s = now
+        self._first_s = now if self._first_s is None else self._first_s
         if not self._n_left or not self.context.audits.is_due(update.step) or update.step == 0:
             return
-        if self._is_auto and now - before > LONGEST_S:
+        step_s = now - before
+        if self._is_auto and step_s > LONGEST_S and REPLAYS * step_s > SHARE * (now - self._first_s):
             return
         if not update.microbatches or update.skipped or not update.check.is_finite or self.context.rank()[1] > 1:
             return
@@ -78,5 +82,5 @@ def _row(shown: Shown, step: int, order: int) -> Reading:
 
 def _row_of_loss(found: Misused, step: int, order: int) -> Reading:
     wrong = found.wrong
-    row = number_row("", rows.LOSS, step, order, 0.0)
-    return replace(row, op="HC251", source=found.source, names=(wrong.title, wrong.why, wrong.remedy))
+    row = number_row("", rows.LOSS, step, order, found.size)
+    return replace(row, op=found.code, source=found.source, names=(wrong.title, wrong.why, wrong.remedy))

@@ -1,10 +1,10 @@
-"""What a label weighs in a step that is made of several micro-batches, or of several ranks. For HC331 and HC333.
+"""What a label weighs in a step that is made of several micro-batches, or of several ranks. For HC331, 333 and 337.
 
 The node of the cross-entropy is looked for in the graph of each loss; what it gives back in backward holds, row by row,
 the weight that the label of that row has in the loss: 1/n each for a mean over n labels, 0 for one that is ignored.
 Nothing that autograd has saved is read (that might start a recompute). Looked at are programs that called backward
-several times in their last step, and those with context parallelism. Not seen: fused and compiled cross-entropies,
-losses that are no cross-entropy, steps with several of them.
+several times in their last step, those with context parallelism, and audited steps of several ranks. Not seen: fused
+and compiled cross-entropies, losses that are no cross-entropy, steps with several of them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,9 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from hypocenter import schedule
+from hypocenter.detect.law_rows import LABELS, MADE
 from hypocenter.detect.microbatch_rows import LABEL_WEIGHT
+from hypocenter.nouns import Summary, replace
 from hypocenter.replay.engine import ReplayImpossible
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.grid import wide_dtype
@@ -98,7 +100,8 @@ class TokenWeights(Observer):
         """Look for the cross-entropy of this micro-batch."""
         self._let_go()
         step = self.context.clock.step
-        if not (self._is_several and self._n_looked < DENSE) and not (self._due(step) and self._is_wanted()):
+        is_wanted = (self._is_several and self._n_looked < DENSE) or (self._due(step) and self._is_wanted())
+        if not (is_wanted or self._is_over_ranks(step)):
             return
         if len(roots) == 1 and (node := _cross_entropy(roots[0])) is not None:
             frame = user_frame(sys._getframe(1))
@@ -108,6 +111,10 @@ class TokenWeights(Observer):
     def _is_wanted(self) -> bool:
         """Whether there are several micro-batches, or several ranks to a sequence."""
         return self._is_several or len(self.context.place().groups.get("cp", ())) > 1
+
+    def _is_over_ranks(self, step: int) -> bool:
+        """Whether sketches of this step's gradients are written, which tell what each rank weighs."""
+        return self.context.rank()[1] > 1 and self.context.audits.is_due(step)
 
     def after_backward(self) -> None:
         """Its weights are known."""
@@ -124,6 +131,8 @@ class TokenWeights(Observer):
         labels, self._labels = self._labels, []
         if labels and len(labels) == len(update.microbatches) and len(self.context.place().groups.get("cp", ())) > 1:
             self._write_whole(update, labels)
+        if labels and len(labels) == len(update.microbatches) and self._is_over_ranks(update.step):
+            self._write_labels(update, labels)
         if len(labels) < 2 or len(labels) != len(update.microbatches) or len({each.place for each in labels}) > 1:
             return
         self._n_looked += 1
@@ -149,6 +158,14 @@ class TokenWeights(Observer):
         if math.isfinite(whole):
             order = self.context.clock.next_order()
             self.rows.append(number_row(LABEL_WEIGHT, "value", update.step, order, whole))
+
+    def _write_labels(self, update: Update, labels: Sequence[_Heard]) -> None:
+        """How many labels this rank has, and what they weigh."""
+        scale = (update.scaled.state.scale if update.scaled is not None else 1.0) or 1.0
+        _, n, weight = torch.stack([each.numbers.cpu() for each in labels]).sum(0).tolist()
+        if math.isfinite(weight):
+            row = number_row(LABELS, MADE, update.step, self.context.clock.next_order(), -weight / scale)
+            self.rows.append(replace(row, phase="grad", summary=Summary(n=round(n), sum=-weight / scale)))
 
     def _replayed_gap(self, update: Update, factors: Sequence[float]) -> float | None:
         """Relative difference of the gradient as used to the one with every micro-batch multiplied by its factor."""

@@ -1,0 +1,76 @@
+"""Sketches of gradients over ranks: as each rank's micro-batches give them when done again, and as they are used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hypocenter.detect.law_rows import LABELS, MADE, SKETCH, TOGETHER, USED
+from hypocenter.detect.panel import Panel
+
+TOLERANCE = 0.01  # of a weight, and of what the weights do not explain
+N_ITERATIONS = 20
+
+_Vector = NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class LawSketches:
+    """One parameter at one audited step: sketches by rank."""
+
+    made: dict[int, _Vector] = field(default_factory=dict)
+    used: dict[int, _Vector] = field(default_factory=dict)
+    prints: dict[int, float] = field(default_factory=dict)
+    is_together: bool = False  # the model computes over ranks
+    hook: str = ""  # function of the program that reduces it in DDP's place
+
+
+def law_sketches(panel: Panel) -> dict[str, LawSketches]:
+    """By parameter."""
+    found: dict[str, LawSketches] = {}
+    for port in (MADE, USED):
+        columns = panel.where(port=port).select(["rank", "site", "sum", "sketch", "op", "module"]).to_pydict()
+        for rank, site, printed, sketch, hook, how in zip(*columns.values(), strict=True):
+            if site == LABELS:
+                continue
+            each = found.setdefault(site, LawSketches())
+            each.hook, each.is_together = hook or each.hook, each.is_together or how == TOGETHER
+            if sketch is not None and len(sketch) == SKETCH:
+                (each.made if port == MADE else each.used)[rank] = np.asarray(sketch, dtype=np.float64)
+                if port == MADE:
+                    each.prints[rank] = printed
+    return found
+
+
+def is_replica(parameter: LawSketches, ranks: Sequence[int]) -> bool:
+    """Whether all ranks hold the same values of it."""
+    return parameter.made.keys() == set(ranks) and len(set(parameter.prints.values())) == 1
+
+
+def weights_of_ranks(looked: Mapping[str, LawSketches], ranks: Sequence[int]) -> list[float] | None:
+    """The weight of each rank in what is used, from most of the parameters; none where that is not made of them.
+
+    None where it cannot be told.
+    """
+    pairs = [
+        (np.stack([each.made[rank] for rank in ranks], axis=1) / size, used / size)
+        for each in looked.values()
+        for used in each.used.values() if (size := float(np.linalg.norm(used)))
+    ]  # fmt: skip
+    if not pairs or SKETCH * len(pairs) <= 2 * len(ranks):
+        return None
+    matrices, targets = np.stack([matrix for matrix, _ in pairs]), np.stack([target for _, target in pairs])
+    trust = rests = np.ones(len(pairs))
+    solved = np.zeros(len(ranks))
+    for _ in range(N_ITERATIONS):  # of least squares, in which what does not fit counts less: few outliers do not pull
+        by = np.sqrt(trust)
+        left, right = (matrices * by[:, None, None]).reshape(-1, len(ranks)), (targets * by[:, None]).reshape(-1)
+        solved, _, rank, _ = np.linalg.lstsq(left, right)
+        if rank < len(ranks):
+            return None  # two ranks gave the same: their weights cannot be told apart
+        rests = np.linalg.norm(matrices @ solved - targets, axis=1)
+        trust = 1.0 / np.maximum(rests, TOLERANCE / 100)
+    return [float(w) for w in solved] if 2 * np.sum(rests <= TOLERANCE) > len(pairs) else []
