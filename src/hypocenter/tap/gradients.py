@@ -103,9 +103,10 @@ class NormReader:
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._n, self._dtypes = len(tensors), set(map(_DTYPE, tensors))
         self.is_on_host = all(map(_IS_CPU, tensors))
-        sizes = [t.numel() if t.dtype in _HOST_DTYPES else SMALL + 1 for t in tensors]
-        self._small = [i for i, n in enumerate(sizes) if n <= SMALL]
-        self._large = [i for i, n in enumerate(sizes) if n > SMALL]
+        sizes = [t.numel() if t.dtype in _HOST_DTYPES else ROW + 1 for t in tensors]
+        at_most = ROW if sum(sizes) <= ROW else SMALL  # one copy of a few is faster than a kernel for some of them
+        self._small = [i for i, n in enumerate(sizes) if n <= at_most]
+        self._large = [i for i, n in enumerate(sizes) if n > at_most]
         bounds = np.cumsum([0, *(sizes[i] for i in self._small)])
         self._rows: list[tuple[int, int, int, NDArray[np.int64]]] = []  # first tensor, end; elements, where each begins
         begin = 0
