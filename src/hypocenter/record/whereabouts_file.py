@@ -31,7 +31,6 @@ from hypocenter.record.whereabouts import (
     read_whereabouts,
 )
 
-
 _pack_moves, _pack_crc = SLOT_MOVES.pack, CRC.pack
 
 

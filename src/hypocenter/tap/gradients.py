@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import threading
 from collections.abc import Iterator, Sequence
 from typing import overload
 
@@ -139,7 +140,7 @@ class NormReader:
         return [out[i] for i in range(self._n)]
 
     def _of_small(self, tensors: Sequence[torch.Tensor]) -> list[float]:
-        wide = np.empty(ROW + SMALL)
+        wide = _wide()
         found: list[NDArray[np.float64]] = []
         with _NoGrad(), np.errstate(over="ignore", invalid="ignore"):
             for begin, end, length, starts in self._rows:
@@ -152,6 +153,17 @@ class NormReader:
                 np.multiply(squares, squares, out=squares)
                 found.append(np.add.reduceat(squares, starts))
         return np.sqrt(found[0] if len(found) == 1 else np.concatenate(found)).tolist()
+
+
+_kept = threading.local()
+
+
+def _wide() -> NDArray[np.float64]:
+    """Room for one row, of this thread: to have it made and taken back at each step costs more than what it is for."""
+    found: NDArray[np.float64] | None = getattr(_kept, "wide", None)
+    if found is None:
+        found = _kept.wide = np.empty(ROW + SMALL)
+    return found
 
 
 class _NoGrad:

@@ -5,6 +5,7 @@ Of all tensors of a batch that are on one device at once, in a fixed number of k
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -39,7 +40,8 @@ def shares(tables: Sequence[Tensor], first_whole: int) -> Any:
 def shares_on_host(tables: Sequence[NDArray[Any]], first_whole: int) -> NDArray[np.float32]:
     """The same of tables [rows, elements] of values that NumPy has."""
     values = np.empty((len(tables), 2, SAMPLE), np.float32)
-    with np.errstate(over="ignore"):  # of a number of float64
+    has_wide = any(table.dtype == np.float64 for table in tables)
+    with np.errstate(over="ignore") if has_wide else contextlib.nullcontext():
         for told, table in zip(values, tables, strict=True):
             told[:] = table.take(batch_numbers.places(table.size))
     shapes = [(len(table), table.shape[1]) for table in tables]
