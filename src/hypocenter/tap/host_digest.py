@@ -38,7 +38,9 @@ def host_values(tensor: Tensor) -> NDArray[Any] | None:
     """All values in a row, as they lie on the host; None where NumPy cannot read them there. Valid as `bytes_of` is."""
     if type(tensor) is not Tensor or (kind := _IN_NUMPY.get(tensor.dtype)) is None or tensor.device != _HOSTS:
         return None
-    if not tensor.numel() or not tensor.is_contiguous() or tensor.is_neg() or not is_there(tensor):
+    if tensor.layout is not torch.strided or not tensor.numel() or not tensor.is_contiguous():
+        return None
+    if tensor.is_neg() or not is_there(tensor):
         return None
     return bytes_of(tensor).view(kind)
 
