@@ -1,4 +1,4 @@
-"""Run the benchmark: `python -m bench.step [--model NAME] [--level LEVEL] [--pairs N]`.
+"""Run the benchmark: `python -m bench.step [--model NAME] [--level LEVEL] [--pairs N] [--warm-up STEPS]`.
 
 In one process for each model, blocks of plain steps and of watched steps take turns; each watched block follows a plain
 one, and what a step costs more is the median over these pairs. CPU time of all threads, so a busy machine disturbs it
@@ -11,7 +11,7 @@ import argparse
 import multiprocessing
 import sys
 
-from bench.step.cost import measure
+from bench.step.cost import N_WARM_UP, measure
 from bench.step.models import MODELS
 
 
@@ -21,12 +21,13 @@ def main() -> int:
     parser.add_argument("--model", action="append", choices=list(MODELS), help="only this one (may be repeated)")
     parser.add_argument("--level", default="sentinel")
     parser.add_argument("--pairs", type=int, default=8, help="pairs of blocks (default 8)")
+    parser.add_argument("--warm-up", type=int, default=N_WARM_UP, help="watched steps before those that are timed")
     options = parser.parse_args()
     print(f"{'model':8} {'parameters':>10} {'plain ms':>9} {'more ms':>9} {'budget ms':>9} {'audited':>8}")
     is_over = False
     for name in options.model or MODELS:
         with multiprocessing.get_context("spawn").Pool(1) as pool:
-            cost = pool.apply(measure, (name, options.level, options.pairs))
+            cost = pool.apply(measure, (name, options.level, options.pairs, options.warm_up))
         is_over |= options.level == "sentinel" and cost.more_ms > cost.budget_ms
         costs = f"{cost.plain_ms:9.2f} {cost.more_ms:9.3f} {cost.budget_ms:9.3f} {cost.audited_times:7.2f}x"
         row = f"{name:8} {cost.n_parameters:10} {costs}"

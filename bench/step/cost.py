@@ -32,8 +32,12 @@ class Cost:
         return FIXED_MS + PARAMETER_MS * self.n_parameters
 
 
-def measure(name: str, level: str, n_pairs: int) -> Cost:
-    """In this process: train a model with and without Hypocenter, in turn."""
+def measure(name: str, level: str, n_pairs: int, n_warm_up: int = N_WARM_UP) -> Cost:
+    """In this process: train a model with and without Hypocenter, in turn.
+
+    Args:
+        n_warm_up: untimed steps of each block: the first hundred of a run are looked at closer than those after them.
+    """
     import torch
 
     import hypocenter
@@ -47,7 +51,7 @@ def measure(name: str, level: str, n_pairs: int) -> Cost:
         for number in range(n_pairs):
             plain.append(_block(step))
             with hypocenter.watch(model, optimizer, level=level, audit="never", out=f"{folder}/{number}"):
-                more.append(_block(step) - plain[-1])
+                more.append(_block(step, n_warm_up) - plain[-1])
             with hypocenter.watch(model, optimizer, level=level, audit="every=1", out=f"{folder}/audited-{number}"):
                 audited.append(_block(step) / plain[-1])
     return Cost(
@@ -57,9 +61,9 @@ def measure(name: str, level: str, n_pairs: int) -> Cost:
     )  # fmt: skip
 
 
-def _block(step: Callable[[], None]) -> float:
+def _block(step: Callable[[], None], n_warm_up: int = N_WARM_UP) -> float:
     """CPU seconds of a step."""
-    for _ in range(N_WARM_UP):
+    for _ in range(n_warm_up):
         step()
     began = time.process_time()
     for _ in range(N_TIMED):

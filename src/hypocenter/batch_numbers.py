@@ -27,6 +27,7 @@ MOST = 1 << 12  # rows of a batch that are looked at: what has more is no batch 
 LOOKED_AT = 1 << 9  # elements of a row, at a stride
 BITS = 46  # of the number of a row
 MIX = 0x4CF5_AD43_2745_937F  # odd
+_MIX, _32, _29, _REST = map(np.uint64, (MIX, 32, 29, 64 - BITS))
 
 SAMPLE = 1 << 8  # elements of a tensor that its shares are of
 N_CLASSES = 16  # whole numbers are counted by their remainder
@@ -82,11 +83,11 @@ def of_rows(blocks: Iterable[Words]) -> int:
 def moments(values: NDArray[Any]) -> tuple[float, float, float, float]:
     """Smallest and largest value, mean, standard deviation of a flat array. -inf counts as 0."""
     with np.errstate(all="ignore"):  # of what is not finite nothing is said: that is the program's to see
-        low, high = float(values.min()), float(values.max())
+        low, high = float(np.minimum.reduce(values)), float(np.maximum.reduce(values))
         if low == -math.inf:  # an additive mask
             values = np.where(values == low, np.zeros(1, values.dtype), values)
             low, high = float(values.min()), float(values.max())
-        mean = float(values.mean(dtype=np.float64))
+        mean = float(np.add.reduce(values, dtype=np.float64)) / len(values)
         away: NDArray[np.floating[Any]] = np.subtract(values, mean)
         return low, high, mean, math.sqrt(float(np.dot(away, away)) / len(values))
 
@@ -127,14 +128,14 @@ def row_numbers(bits: NDArray[Any]) -> Words:
         words = raw.view(np.int64)
     low, high = keys()
     n = words.shape[1]
-    z = words @ low[:n] + (words >> 32) @ high[:n]
-    z ^= (z >> 32) & 0xFFFF_FFFF
-    z *= MIX
-    z ^= (z >> 29) & 0x7_FFFF_FFFF
-    z = (z >> (64 - BITS)) & ((1 << BITS) - 1)
+    z = (words @ low[:n] + (words >> 32) @ high[:n]).view(np.uint64)
+    z ^= z >> _32
+    z *= _MIX
+    z ^= z >> _29
+    z >>= _REST
     if raw.shape[1] > 1:
         z[(raw == raw[:, :1]).all(1)] = 0
-    return z
+    return z.view(np.int64)
 
 
 @functools.lru_cache(maxsize=64)

@@ -6,6 +6,7 @@ only what is far above that is a jump.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -31,9 +32,10 @@ class Rises:
         if len(norms) != self._usual.size:
             self._heights, self._usual, self._n = np.full((WINDOW, len(norms)), np.nan), np.full(len(norms), np.nan), 0
         values = np.fromiter(norms.values(), np.float64, len(norms))
-        is_known = np.isfinite(values) & (values > 0)
-        values = np.where(is_known, np.maximum(values, _ROUNDING * np.max(values, where=is_known, initial=0.0)), values)
-        heights = np.log2(values, out=self._usual.copy(), where=is_known)  # of what is idle nothing new is learned
+        if values.size and np.minimum.reduce(values) > 0 and math.isfinite(np.add.reduce(values)):  # the usual case
+            heights = np.log2(np.maximum(values, _ROUNDING * np.maximum.reduce(values), out=values))
+        else:
+            values, heights = self._of_some(values)
         if self._n >= LEAST and (self._n % _EVERY == 0 or self._n == LEAST):
             self._usual = np.median(self._heights[: self._n], axis=0)
         found = self._farthest(norms, values, heights - self._usual) if self._n >= LEAST else None
@@ -41,10 +43,19 @@ class Rises:
         self._n += 1
         return found
 
+    def _of_some(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """The norms that are looked at, and their heights: of what is idle nothing new is learned."""
+        is_known = np.isfinite(values) & (values > 0)
+        values = np.where(is_known, np.maximum(values, _ROUNDING * np.max(values, where=is_known, initial=0.0)), values)
+        return values, np.log2(values, out=self._usual.copy(), where=is_known)
+
     def _farthest(self, norms: Mapping[str, float], values: np.ndarray, rises: np.ndarray) -> tuple[str, Jump] | None:
-        rises = np.where(np.isfinite(rises), rises, -np.inf)
         place = int(rises.argmax()) if rises.size else -1
         rise = float(rises[place]) if rises.size else 0.0
+        if not math.isfinite(rise):  # of something that was idle until now
+            rises = np.where(np.isfinite(rises), rises, -np.inf)
+            place = int(rises.argmax())
+            rise = float(rises[place])
         jump = self._largest.add(2.0 ** max(rise, 0.0))
         if jump is None or rise < LEAST_RISE:
             return None

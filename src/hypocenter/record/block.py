@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import pyarrow as pa
 
 from hypocenter.record.norm_rows import NormRows, NormTemplate
@@ -40,28 +41,27 @@ class Block:
         readings = laid_out(READINGS, self._readings, self._mended)
         if not self._norms:
             return readings
-        pieces: dict[int, pa.RecordBatch] = {}
-        by_template = _by_template([norms for _, norms in self._norms])
+        pieces, places = [readings], [np.arange(1, 2 * readings.num_rows, 2)]  # a row's place: one of its own
+        turns = [np.zeros(readings.num_rows, np.int64)]  # and among those that share it
+        by_template = _by_template(self._norms)
         if not self._readings and len(by_template) == 1:  # healthy steps, with one optimizer
-            return by_template[0][0].batch(by_template[0][1], self._mended)
+            return by_template[0][0].batch([norms for *_, norms in by_template[0][1]], self._mended)
         for template, updates in by_template:
-            batch, n = template.batch(updates, self._mended), len(updates[0])
-            pieces.update({id(update): batch.slice(i * n, n) for i, update in enumerate(updates)})
-        ends = [end for end, _ in self._norms]
-        between = [readings.slice(begin, end - begin) for begin, end in zip([0, *ends], ends, strict=False)]
-        of_norms = [pieces[id(norms)] for _, norms in self._norms]
-        in_order = [each for pair in zip(between, of_norms, strict=True) for each in pair]
-        together = pa.Table.from_batches([*in_order, readings.slice(ends[-1])], READINGS)
-        return together.combine_chunks().to_batches()[0]
+            n = len(template.rows)
+            pieces.append(template.batch([norms for *_, norms in updates], self._mended))
+            places.append(np.repeat([2 * end for _, end, _ in updates], n))  # before the reading that follows
+            turns.append(np.repeat([turn for turn, *_ in updates], n))
+        in_order = np.lexsort((np.concatenate(turns), np.concatenate(places)))
+        return pa.Table.from_batches(pieces, READINGS).combine_chunks().take(pa.array(in_order)).to_batches()[0]
 
     def steps(self) -> pa.RecordBatch | None:
         """All step records in columns; None if there are none."""
         return laid_out(STEPS, self._steps, self._mended) if self._steps else None
 
 
-def _by_template(norms: Sequence[NormRows]) -> list[tuple[NormTemplate, list[NormRows]]]:
-    """Updates of the same parameters together."""
-    found: dict[int, tuple[NormTemplate, list[NormRows]]] = {}
-    for update in norms:
-        found.setdefault(id(update.template), (update.template, []))[1].append(update)
+def _by_template(norms: Sequence[tuple[int, NormRows]]) -> list[tuple[NormTemplate, list[tuple[int, int, NormRows]]]]:
+    """Updates of the same parameters together: (their turn, after how many readings they come, their rows)."""
+    found: dict[int, tuple[NormTemplate, list[tuple[int, int, NormRows]]]] = {}
+    for turn, (end, update) in enumerate(norms):
+        found.setdefault(id(update.template), (update.template, []))[1].append((turn, end, update))
     return list(found.values())

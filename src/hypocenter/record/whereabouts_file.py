@@ -31,6 +31,8 @@ from hypocenter.record.whereabouts import (
     read_whereabouts,
 )
 
+_pack_moves, _pack_crc = SLOT_MOVES.pack, CRC.pack
+
 
 class WhereaboutsFile:
     """The file of this process. Every method may raise OSError; none keeps anything for later.
@@ -71,8 +73,8 @@ class WhereaboutsFile:
             call: what `SLOT_CALL` has packed.
         """
         self.generation = generation = self.generation + 1
-        body = SLOT_MOVES.pack(generation, *moves) + call
-        os.pwrite(self._fd, body + CRC.pack(zlib.crc32(body)), SLOTS_AT[generation & 1])
+        body = _pack_moves(generation, *moves) + call
+        os.pwrite(self._fd, body + _pack_crc(zlib.crc32(body)), SLOTS_AT[generation & 1])
 
     def beat(self) -> None:
         """A sign of life."""

@@ -323,10 +323,9 @@ class Observers:
     def collected(self) -> list[Reading]:
         """Their rows since the last time."""
         rows: list[Reading] = []
-        for observer in self._all:
-            if observer.rows:
-                rows += observer.rows
-                observer.rows = []
+        for observer in [each for each in self._all if each.rows]:
+            rows += observer.rows
+            observer.rows = []
         return rows
 
     def _switch_off(self, observer: Observer[Any], error: Exception) -> None:

@@ -155,8 +155,7 @@ class Failures:
             )
             if lost is not None:
                 return self._write(lost, None)
-            spike = replace(case, trigger="spike", id=f"step-{case.step:06d}-spike")
-            if (outcome := self._spikes.look(check, spike, self._investigator.base)) is not None:
+            if (outcome := self._spikes.look(check, case, self._investigator.base)) is not None:
                 return self._write(outcome.evidence, outcome)
         if decision.trigger is None:
             self.healthy_steps += decision.is_healthy

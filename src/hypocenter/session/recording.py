@@ -77,7 +77,7 @@ class Session(Listening):
         self._undo += [self.parts.optimizers.attach(self._by_hand.switch_off)]
         self._stays = [self.parts.last_words]
         self.parts.roots.on_output = self._inference.look
-        self.parts.updates.before_rule, self.parts.updates.after_rule = self.before_rule, self.after_rule
+        self.parts.updates.before_rule, self.parts.updates.after_rule = self._before_rule, self._after_rule
         self.parts.imposed.update(begin(self.config, self.warn))
 
     def while_capturing(self, event: str, given: tuple[Any, ...]) -> None:
@@ -375,12 +375,24 @@ class Session(Listening):
         with self._boundary.timed:
             self._boundary.evaluated(gradients_of(optimizer))
 
+    def _looks_at_rule(self) -> bool:
+        parts = self.parts
+        is_audited = parts.audits.is_due(self._boundary.step)
+        return is_audited or parts.imposing.looks_at_rules or parts.levels.looks_at_rules
+
+    def _before_rule(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._looks_at_rule():
+            self.before_rule(optimizer)
+
+    def _after_rule(self, optimizer: torch.optim.Optimizer) -> None:
+        if self._looks_at_rule():
+            self.after_rule(optimizer)
+
     @guarded
     def before_rule(self, optimizer: torch.optim.Optimizer) -> None:
         """A torch optimizer, also one inside a scaler's or framework's step, applies its rule: gradients are final."""
         step, is_audited = self._boundary.step, self.parts.audits.is_due(self._boundary.step)
-        is_wanted = is_audited or self.parts.imposing.looks_at_rules or self.parts.levels.looks_at_rules
-        if is_wanted and not self._only_makes_state(optimizer):
+        if not self._only_makes_state(optimizer):
             self.parts.imposing.before_rule(optimizer, step)
             self.parts.levels.before_rule(optimizer, step)
             if is_audited:

@@ -112,7 +112,7 @@ class SpikeProbe:
             return None
         self._n_left -= 1
         of, jump = jumps[0]
-        known = base(case)
+        known = base(replace(case, trigger="spike", id=f"step-{case.step:06d}-spike"))
         more = {"farthest": 2.0 ** max(each.octaves for _, each in jumps)}
         more |= {"within": jump.within} if jump.within else {}
         more |= {"few": jump.few} if jump.few > 1.0 else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import threading
 from collections.abc import Iterator, Sequence
 from typing import overload
 
@@ -103,9 +104,10 @@ class NormReader:
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self._n, self._dtypes = len(tensors), set(map(_DTYPE, tensors))
         self.is_on_host = all(map(_IS_CPU, tensors))
-        sizes = [t.numel() if t.dtype in _HOST_DTYPES else SMALL + 1 for t in tensors]
-        self._small = [i for i, n in enumerate(sizes) if n <= SMALL]
-        self._large = [i for i, n in enumerate(sizes) if n > SMALL]
+        sizes = [t.numel() if t.dtype in _HOST_DTYPES else ROW + 1 for t in tensors]
+        at_most = ROW if sum(sizes) <= ROW else SMALL  # one copy of a few is faster than a kernel for some of them
+        self._small = [i for i, n in enumerate(sizes) if n <= at_most]
+        self._large = [i for i, n in enumerate(sizes) if n > at_most]
         bounds = np.cumsum([0, *(sizes[i] for i in self._small)])
         self._rows: list[tuple[int, int, int, NDArray[np.int64]]] = []  # first tensor, end; elements, where each begins
         begin = 0
@@ -138,7 +140,7 @@ class NormReader:
         return [out[i] for i in range(self._n)]
 
     def _of_small(self, tensors: Sequence[torch.Tensor]) -> list[float]:
-        wide = np.empty(ROW + SMALL)
+        wide = _wide()
         found: list[NDArray[np.float64]] = []
         with _NoGrad(), np.errstate(over="ignore", invalid="ignore"):
             for begin, end, length, starts in self._rows:
@@ -151,6 +153,17 @@ class NormReader:
                 np.multiply(squares, squares, out=squares)
                 found.append(np.add.reduceat(squares, starts))
         return np.sqrt(found[0] if len(found) == 1 else np.concatenate(found)).tolist()
+
+
+_kept = threading.local()
+
+
+def _wide() -> NDArray[np.float64]:
+    """Room for one row, of this thread: to have it made and taken back at each step costs more than what it is for."""
+    found: NDArray[np.float64] | None = getattr(_kept, "wide", None)
+    if found is None:
+        found = _kept.wide = np.empty(ROW + SMALL)
+    return found
 
 
 class _NoGrad:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hypocenter.batch_numbers import ROW, WORD, digest, moments
@@ -16,24 +19,32 @@ _IN_NUMPY: dict[torch.dtype, type[np.generic]] = {
 }  # fmt: skip
 
 
+MOST_BYTES = ROW * WORD  # of what one digest is taken of in one piece
+
+
 def host_digest(tensor: Tensor) -> int | None:
     """The digest, or None for a tensor that is elsewhere, larger than 256 KiB, or of another kind."""
-    raw = _bytes(tensor)
-    return None if raw is None else digest(raw)
+    values = _small(tensor)
+    return None if values is None else digest(values.view(np.uint8))
 
 
 def host_moments(tensor: Tensor) -> tuple[float, float, float, float] | None:
     """Smallest and largest value, mean, standard deviation; None as for `host_digest`. -inf counts as 0."""
-    raw = _bytes(tensor)
-    if raw is None:
-        return None
-    return moments(raw.view(_IN_NUMPY[tensor.dtype]))
+    values = _small(tensor)
+    return None if values is None else moments(values)
 
 
-def _bytes(tensor: Tensor) -> np.ndarray[tuple[int], np.dtype[np.uint8]] | None:
-    n_bytes = tensor.numel() * tensor.element_size() if type(tensor) is Tensor else 0
-    if not 0 < n_bytes <= ROW * WORD or tensor.device != _HOSTS or tensor.dtype not in _IN_NUMPY:
+def host_values(tensor: Tensor) -> NDArray[Any] | None:
+    """All values in a row, as they lie on the host; None where NumPy cannot read them there. Valid as `bytes_of` is."""
+    if type(tensor) is not Tensor or (kind := _IN_NUMPY.get(tensor.dtype)) is None or tensor.device != _HOSTS:
         return None
-    if not tensor.is_contiguous() or tensor.is_neg() or not is_there(tensor):
+    if tensor.layout is not torch.strided or not tensor.numel() or not tensor.is_contiguous():
         return None
-    return bytes_of(tensor)
+    if tensor.is_neg() or not is_there(tensor):
+        return None
+    return bytes_of(tensor).view(kind)
+
+
+def _small(tensor: Tensor) -> NDArray[Any] | None:
+    values = host_values(tensor)
+    return values if values is not None and values.nbytes <= MOST_BYTES else None

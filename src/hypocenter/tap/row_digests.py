@@ -6,12 +6,14 @@ BITS. Of a batch of many rows those with the smallest numbers are kept: the same
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hypocenter.batch_numbers import (
@@ -73,12 +75,26 @@ def kept(tables: Sequence[Tensor | None]) -> Kept | None:
         return None
     looked_at = {i: table for i in at if (table := tables[i]) is not None}
     first = looked_at[at[0]]
-    is_host, n_rows = is_on_host(first), len(first)
-    found = {i: (_on_host if is_host else _on_device)(table) for i, table in looked_at.items()}
-    if n_rows <= KEPT:
-        return Kept(np.arange(n_rows) if is_host else torch.arange(n_rows, device=first.device), found)
-    positions = found[at[0]].argsort()[:KEPT]
-    return Kept(positions, {i: digests[positions] for i, digests in found.items()})
+    if is_on_host(first):
+        return _smallest({i: _on_host(table) for i, table in looked_at.items()}, at[0], np.arange)
+    in_order = functools.partial(torch.arange, device=first.device)
+    return _smallest({i: _on_device(table) for i, table in looked_at.items()}, at[0], in_order)
+
+
+def kept_on_host(tables: Sequence[NDArray[Any]]) -> Kept | None:
+    """The same of tables [rows, elements] of values that NumPy has."""
+    at = rows_kept([(len(table), table.shape[1]) for table in tables])
+    if not at:
+        return None
+    return _smallest({i: row_numbers(tables[i].view(_IN_NUMPY[tables[i].itemsize])) for i in at}, at[0], np.arange)
+
+
+def _smallest(digests: dict[int, Any], first: int, in_order: Callable[[int], Any]) -> Kept:
+    """Of the rows of all tables those that are kept, as the first one says."""
+    if (n_rows := len(digests[first])) <= KEPT:
+        return Kept(in_order(n_rows), digests)
+    positions = digests[first].argsort()[:KEPT]
+    return Kept(positions, {i: each[positions] for i, each in digests.items()})
 
 
 def halves(digests: Tensor) -> Tensor:

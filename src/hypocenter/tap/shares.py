@@ -5,11 +5,14 @@ Of all tensors of a batch that are on one device at once, in a fixed number of k
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hypocenter import batch_numbers
@@ -32,6 +35,17 @@ def shares(tables: Sequence[Tensor], first_whole: int) -> Any:
         return _on_device(values, _numbers_on(device, shapes), first_whole)
     is_whole = [not table.is_floating_point() for table in tables]
     return batch_numbers.shares(values.numpy(), shapes, is_whole, first_whole)
+
+
+def shares_on_host(tables: Sequence[NDArray[Any]], first_whole: int) -> NDArray[np.float32]:
+    """The same of tables [rows, elements] of values that NumPy has."""
+    values = np.empty((len(tables), 2, SAMPLE), np.float32)
+    has_wide = any(table.dtype == np.float64 for table in tables)
+    with np.errstate(over="ignore") if has_wide else contextlib.nullcontext():
+        for told, table in zip(values, tables, strict=True):
+            told[:] = table.take(batch_numbers.places(table.size))
+    shapes = [(len(table), table.shape[1]) for table in tables]
+    return batch_numbers.shares(values, shapes, [table.dtype.kind != "f" for table in tables], first_whole)
 
 
 def _on_device(values: Tensor, shapes: Tensor, first_whole: int) -> Tensor:

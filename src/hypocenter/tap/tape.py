@@ -539,6 +539,9 @@ class Tape:
 
         That is how a generator's output, made before the discriminator's update, comes into the generator's loss.
         """
+        if not (self._n_slots or self.events or self.microbatches or self._aliases or self.leaves or self.broken):
+            self._looked_at.clear()
+            return  # nothing was noted
         kept, slot_of, aliases = self._unspent(), self._slot_of, self._aliases
         self.__init__(self._keep_bytes, self._max_events)  # type: ignore[misc]
         if not kept:

@@ -6,6 +6,7 @@ import torch
 from hypocenter.detect.replica_rows import ROW_PLACES
 from hypocenter.session.observers.inside import Told, look
 from hypocenter.tap import row_digests
+from hypocenter.tap.host_digest import host_values
 
 torch.manual_seed(0)
 GIVEN = [
@@ -17,9 +18,9 @@ GIVEN = [
 ]
 
 
-def told(given):
+def told(given, read_by=host_values):
     found = {}
-    for numbers, read in look(given, Told(found, 0)):
+    for numbers, read in look([(name, tensor, read_by(tensor)) for name, tensor in given], Told(found, 0)):
         assert numbers.dtype == torch.float32
         assert numbers.numel() % 2 == 0
         read(numbers.tolist())
@@ -30,11 +31,25 @@ def told(given):
 def test_a_device_tells_the_same(monkeypatch, n):
     here = told(GIVEN[:n])
     monkeypatch.setattr(row_digests, "is_on_host", lambda _: False)
-    there = told(GIVEN[:n])
+    there = told(GIVEN[:n], lambda _: None)
 
     assert {name: rows for name, (rows, _) in there.items()} == {name: rows for name, (rows, _) in here.items()}
     for name, (_, shares) in here.items():
         assert there[name][1][:4] == pytest.approx(shares[:4])
+
+
+@pytest.mark.parametrize("n", [1, 2, 3, 5])
+def test_torch_tells_the_same_as_numpy(n):
+    assert told(GIVEN[:n], lambda _: None) == told(GIVEN[:n])
+
+
+def test_one_tensor_that_only_torch_reads_does_not_part_the_batch():
+    given = [("a", torch.randn(50, 4)), ("b", torch.randn(50, 9).bfloat16()), ("c", torch.randint(0, 9, (50,)))]
+
+    found = told(given)
+
+    assert len({tuple(row % ROW_PLACES for row in rows) for rows, _ in found.values()}) == 1
+    assert found == told(given, lambda _: None)
 
 
 def test_rows_are_those_of_one_batch_and_flat_labels_have_none():

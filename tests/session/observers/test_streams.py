@@ -122,7 +122,7 @@ def test_a_program_that_never_updates_piles_nothing_up(tmp_path, monkeypatch):
 
 def test_a_digest_that_rides_with_the_gradients_is_the_same(tmp_path, monkeypatch):
     train(tmp_path / "a")
-    monkeypatch.setattr("hypocenter.session.observers.streams.host_digest", lambda values: None)  # as on a GPU
+    monkeypatch.setattr("hypocenter.session.observers.streams.host_values", lambda values: None)  # as on a GPU
 
     train(tmp_path / "b")
 

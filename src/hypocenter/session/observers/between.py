@@ -81,6 +81,7 @@ class Between(Observer[Observed]):
         self._audits = context.audits
         self._kept: dict[int, _Kept] = {}  # by id of the optimizer: not every one has a hash
         self._tracks: dict[_Key, _Track] = {}
+        self._may_follow = False  # some track may have an event
         self._long_held: set[int] = set()  # ids of the first parameters of optimizers with state, after LONG updates
 
     def after_update(self, update: Update) -> None:
@@ -143,7 +144,10 @@ class Between(Observer[Observed]):
 
     def _chosen(self, optimizer: Any, n_updates: int, step: int) -> Sequence[Any]:
         """What is looked at before the update of the next step."""
-        followed = {key[0] for key, track in self._tracks.items() if track.event is not None}
+        followed: set[int] = set()
+        if self._may_follow:
+            followed = {key[0] for key, track in self._tracks.items() if track.event is not None}
+            self._may_follow = bool(followed)
         is_audited, is_due = self._audits.is_due(step), self._is_due(n_updates)
         if not (is_audited or is_due or followed):
             return []
@@ -231,7 +235,7 @@ class Between(Observer[Observed]):
         elif track.n_stayed >= STAYS and row.module != OPTION:
             self._tell(track, row)
         else:
-            track.event = row
+            track.event, self._may_follow = row, True
         track.n_stayed = 0
 
     def _tell(self, track: _Track, row: Reading) -> None:

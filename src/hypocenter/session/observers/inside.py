@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hypocenter.batch_numbers import N_SHARES
 from hypocenter.detect.replica_rows import ROW_PLACES
 from hypocenter.session.batch_readings import Inside
 from hypocenter.tap import row_digests
-from hypocenter.tap.row_digests import as_rows, halves, kept, whole
-from hypocenter.tap.shares import shares
+from hypocenter.tap.row_digests import Kept, as_rows, halves, kept, kept_on_host, whole
+from hypocenter.tap.shares import shares, shares_on_host
 
 Arrive: TypeAlias = Callable[[str, Inside], None]
 
@@ -32,10 +34,25 @@ class Told:
         self._found[self._microbatch, name] = inside
 
 
-def look(given: Sequence[tuple[str, Tensor]], arrive: Arrive) -> Iterator[tuple[Tensor, Callable[[Any], None]]]:
-    """Tell what is on the host at once; give what is elsewhere as (float32 vector to take there, what reads it)."""
+def look(
+    given: Sequence[tuple[str, Tensor, NDArray[Any] | None]], arrive: Arrive
+) -> Iterator[tuple[Tensor, Callable[[Any], None]]]:
+    """Tell what is on the host at once; give what is elsewhere as (float32 vector to take there, what reads it).
+
+    Args:
+        given: name, tensor, and its values in a row where NumPy can read them.
+        arrive: told of each.
+    """
+    here = [(name, v.reshape(tensor.shape[0], -1)) for name, tensor, v in given if v is not None and tensor.dim()]
+    others = [(name, tensor) for name, tensor, values in given if values is None]
+    if any(row_digests.is_on_host(tensor) for _, tensor in others):  # one of them says of all which rows are kept
+        here, others = [], [(name, tensor) for name, tensor, _ in given]
+    if here:
+        names, arrays = [name for name, _ in here], [table for _, table in here]
+        first_whole = next((i for i, each in enumerate(arrays) if each.dtype.kind in "iu"), -1)
+        _tell(names, kept_on_host(arrays), shares_on_host(arrays, first_whole), arrive)
     by_device: dict[torch.device, list[tuple[str, Tensor]]] = {}
-    for name, tensor in given:
+    for name, tensor in others:
         table = as_rows(tensor)
         if table is not None:
             by_device.setdefault(table.device, []).append((name, table))
@@ -44,11 +61,7 @@ def look(given: Sequence[tuple[str, Tensor]], arrive: Arrive) -> Iterator[tuple[
         first_whole = next((i for i, each in enumerate(tables) if _is_whole(each)), -1)
         rows, told = kept(tables), shares(tables, first_whole)
         if row_digests.is_on_host(tables[0]):
-            digests = (
-                {} if rows is None else {i: each * ROW_PLACES + rows.positions for i, each in rows.digests.items()}
-            )
-            for at, name in enumerate(names):
-                arrive(name, (tuple(digests[at].tolist()) if at in digests else (), tuple(told[at].tolist())))
+            _tell(names, rows, told, arrive)
         else:
             parts = [told.reshape(-1)]
             if rows is not None:
@@ -58,6 +71,12 @@ def look(given: Sequence[tuple[str, Tensor]], arrive: Arrive) -> Iterator[tuple[
                 numbers = torch.nn.functional.pad(numbers, (0, 1))
             have_rows, n_kept = ([*rows.digests], len(rows.positions)) if rows is not None else ([], 0)
             yield numbers, _Reader(names, have_rows, n_kept, arrive)
+
+
+def _tell(names: Sequence[str], rows: Kept | None, told: NDArray[np.float32], arrive: Arrive) -> None:
+    digests = {} if rows is None else {i: each * ROW_PLACES + rows.positions for i, each in rows.digests.items()}
+    for at, name in enumerate(names):
+        arrive(name, (tuple(digests[at].tolist()) if at in digests else (), tuple(told[at].tolist())))
 
 
 def _is_whole(table: Tensor) -> bool:

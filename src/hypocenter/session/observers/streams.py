@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from hypocenter import launcher
+from hypocenter.batch_numbers import digest, moments
 from hypocenter.detect.replica_rows import (
     ATTEMPT,
     BATCH_PORT,
@@ -41,7 +42,7 @@ from hypocenter.session.check import scalar_reading
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.inside import Told, look
 from hypocenter.tap.digest import digests, to_host
-from hypocenter.tap.host_digest import host_digest, host_moments
+from hypocenter.tap.host_digest import MOST_BYTES, host_values
 from hypocenter.tap.state import RngState
 
 MAX_SENT = 1024  # micro-batches between two updates; a program that never updates must not pile digests up
@@ -89,14 +90,16 @@ class Streams(Observer):
         elsewhere: list[tuple[Asked, Tensor]] = []
         microbatch = self.context.clock.microbatch
         arrive = Told(self._inside, microbatch)
-        for numbers, read in look([(name, whole) for name, whole, _ in given], arrive):
+        arrays = [host_values(whole) for _, whole, _ in given]
+        named = [(name, whole, array) for (name, whole, _), array in zip(given, arrays, strict=True)]
+        for numbers, read in look(named, arrive):
             self.context.ride(numbers, read)
-        for name, whole, seen in given:
+        for (name, whole, seen), of_whole in zip(given, arrays, strict=True):
             for port, values in _ports(seen, is_full=is_full):
                 asked = self._asked(name, whole, port)
-                digest = host_digest(values)
-                if digest is not None:
-                    self._arrived.append((asked, digest, host_moments(values)))
+                array = of_whole if values is whole else host_values(values)
+                if array is not None and array.nbytes <= MOST_BYTES:
+                    self._arrived.append((asked, digest(array.view(np.uint8)), moments(array)))
                 else:
                     elsewhere.append((asked, values))
         if elsewhere:
@@ -104,13 +107,13 @@ class Streams(Observer):
 
     def _start(self, elsewhere: Sequence[tuple[Asked, Tensor]]) -> None:
         by_device: dict[torch.device, list[tuple[Asked, Tensor, Tensor]]] = {}
-        for (asked, values), digest in zip(elsewhere, digests([values for _, values in elsewhere]), strict=True):
-            if digest is not None:
-                by_device.setdefault(digest.device, []).append((asked, digest, _moments(values)))
-        for device, found in by_device.items():
-            parts = (torch.stack([digest for _, digest, _ in found])[:, None] >> _shifts_on(device)) & 0xFFFF
-            numbers = torch.cat([parts.float(), torch.stack([moments for *_, moments in found])], dim=1)
-            self.context.ride(numbers.reshape(-1), _Reader([asked for asked, *_ in found], self._arrived))
+        for (asked, values), found in zip(elsewhere, digests([values for _, values in elsewhere]), strict=True):
+            if found is not None:
+                by_device.setdefault(found.device, []).append((asked, found, _moments(values)))
+        for device, there in by_device.items():
+            parts = (torch.stack([number for _, number, _ in there])[:, None] >> _shifts_on(device)) & 0xFFFF
+            numbers = torch.cat([parts.float(), torch.stack([each for *_, each in there])], dim=1)
+            self.context.ride(numbers.reshape(-1), _Reader([asked for asked, *_ in there], self._arrived))
 
     def _asked(self, name: str, whole: Tensor, port: str) -> Asked:
         clock = self.context.clock
@@ -124,9 +127,9 @@ class Streams(Observer):
         self._n_events = self._n_sent = 0
         arrived = self._arrived[:]
         self._arrived.clear()
-        for asked, digest, moments in arrived:
+        for asked, number, told in arrived:
             inside = self._inside.get((asked.microbatch, asked.name), NOTHING)
-            self.rows.append(asked.reading(update.step, digest, moments, inside))
+            self.rows.append(asked.reading(update.step, number, told, inside))
         self._inside.clear()
         if self._attempt:
             summary = Summary(n=self.context.rank()[1], sum=float(self._attempt))
@@ -142,11 +145,11 @@ class Streams(Observer):
             return
         self._done_step = update.step
         states = dict(_random_states(event.rng)) if event.rng is not None else {}
-        for name, digest in zip(states, to_host(digests([*states.values()])), strict=True):
-            if digest is not None:
+        for name, number in zip(states, to_host(digests([*states.values()])), strict=True):
+            if number is not None:
                 self.rows.append(
                     Reading(step=update.step, microbatch=0, phase="data", site=RNG_PREFIX + name, port=RNG_PORT,
-                            order=self.context.clock.next_order(), summary=Summary(n=1), digest=digest)
+                            order=self.context.clock.next_order(), summary=Summary(n=1), digest=number)
                 )  # fmt: skip
 
     def _looks_at_states(self, step: int) -> bool:
