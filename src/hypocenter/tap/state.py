@@ -13,7 +13,6 @@ from typing import Any
 import torch
 
 from hypocenter.capturing import is_capturing
-from hypocenter.tap.host_generators import numpy_state, python_state
 
 _ELSEWHERE = frozenset({*sys.stdlib_module_names, "hypocenter", "numpy", "torch"})  # packages without any
 _STAY = frozenset({"builtins", "typing", "_frozen_importlib", "_frozen_importlib_external", "logging"})
@@ -56,12 +55,13 @@ def capture_rng(own: Iterable[torch.Generator] = ()) -> RngState:
     module = getattr(torch, device_type) if device_type else None
     captures = is_capturing(device_type)
     can_tell = not captures and getattr(module, "is_initialized", lambda: True)()
+    numpy = sys.modules.get("numpy.random")
     return RngState(
         cpu=torch.get_rng_state(),
         device=module.get_rng_state() if module is not None and can_tell else None,
         device_type=device_type,
-        python=python_state(),
-        numpy=numpy_state(),
+        python=random.getstate(),
+        numpy=numpy.get_state() if numpy is not None else None,
         devices=_of_all_devices(module) if module is not None and can_tell else (),
         trackers=() if captures else capture_trackers(),
         own=tuple((each, each.get_state()) for each in own),
