@@ -24,6 +24,8 @@ balance writes none but the first.
                                           the weight over what the rule adds, NaN where it is no multiple; `call` as
                                           above. `source`: a hook of the program around that step, if there is one;
                                           `names`: the form of the rule, where its first steps alone tell it
+    site <parameter>, port `overlaps`     at `call` updates its state `module` in the optimizer `op` lay in the memory
+                                          of a gradient; the number: how many parameters are like it
     site `laws`, port `unbalanced`        the same factor for all gradients, where neither the loss scale nor a clip
                                           to a norm makes it; `call` as above
     site `laws`, port `not_repeated`      a micro-batch that is done again comes to another loss than in the run: the
@@ -136,7 +138,7 @@ NOT_CONSUMED, NO_GRADIENT, NOT_STEPPED = "not_consumed", "no_gradient", "not_ste
 MADE, USED = "grad_made", "grad_used"
 UNWRITTEN = "unwritten"
 NOT_REPEATED = "not_repeated"
-NOT_BY_RULE = "not_by_rule"
+NOT_BY_RULE, OVERLAPS = "not_by_rule", "overlaps"
 SKETCH = 16  # numbers
 BETWEEN, GRADIENT, UPDATE = "between", "gradient", "update"  # laws
 MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER = "missing", "factor", "the step before", "a micro-batch", "other"
