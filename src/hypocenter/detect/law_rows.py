@@ -12,6 +12,8 @@ balance writes none but the first.
                                           the update before had it; `call` as above
     site <parameter>, port `changed`, module `state`: the first parameter of an optimizer that begins without state,
                                           although another one with state has updated it for long; n: its parameters
+    site <parameter>, port `changed`, module `bit`: of all its n elements one alone has another sign or exponent, and
+                                          nothing else; `op`: which, and from what to what
     site `laws`, port `changed`           of all tensors of that kind (`module`) that were looked at: n, sum of them
                                           changed
     site <parameter>, port `unbalanced`   what the optimizer is about to use, by what the micro-batches give when they
@@ -124,6 +126,7 @@ How a gradient is off:
     site <parameter>, port `left_behind`  an average leaves it as it was, and moves others so much of their way
     site <parameter>, port `far_away`     at its first update an average has nothing to do with its source: the cosine
                                           of the angle between the two
+    site <parameter>, port `forgets`      an average goes so much of the way to its source at each update, but not all
     site <parameter>, port `changed_after`  its gradient was another one after each of so many updates (the number) than
                                           in them, and then no update used it
 """
@@ -142,7 +145,7 @@ NOT_BY_RULE, OVERLAPS = "not_by_rule", "overlaps"
 SKETCH = 16  # numbers
 BETWEEN, GRADIENT, UPDATE = "between", "gradient", "update"  # laws
 MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER = "missing", "factor", "the step before", "a micro-batch", "other"
-OPTION, STATE = "option", "state"
+OPTION, STATE, BIT = "option", "state", "bit"
 INEXACT, WRAPPED = "inexact", "wrapped"
 CLIPPED_IN_VAIN, CLIPPED_IN_PART, STATE_LOST = "clipped_in_vain", "clipped_in_part", "state_lost"
 CLIPPED_EARLY, CLIPPED_EACH = "clipped_early", "clipped_each"
@@ -153,6 +156,7 @@ ALIKE_WORKERS = "alike_workers"
 SAME_ORDER, FROZEN_MOVES, UNMEASURED = "same_order", "frozen_moves", "unmeasured"
 SAME_DRAWS, ALIKE, NOT_LOADED, CHANGED_AFTER = "same_draws", "alike", "not_loaded", "changed_after"
 AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY = "away", "elsewhere", "left_behind", "far_away"
+FORGETS = "forgets"
 ALWAYS, OLD = "always", "old"
 STRANGER = "another tensor"
 NOTHING = "nothing"
