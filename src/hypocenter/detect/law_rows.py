@@ -119,6 +119,9 @@ How a gradient is off:
     site <module>, port `unmeasured`      a norm whose statistics are those it was made with, though it was called in
                                           training (`module` "training", the number: its momentum), or though its own
                                           weight has changed ("evaluation")
+    site <module>, port `moved`           a norm that was called in the mode of training so many times more than is the
+                                          rule (`module`) between two updates of its weight; `call`: the step at which
+                                          that was so before
     site <parameter>, port `away`         an average of the weights (`module`) went away from this one, its source, at
                                           each of its first moves: so many times the way between them (negative)
     site <parameter>, port `elsewhere`    what an average holds under this name goes to the parameter `op` in place of
@@ -154,6 +157,7 @@ WRITTEN_OVER, NOT_BROUGHT_BACK = "written_over", "not_brought_back"
 PILED = "piled"
 ALIKE_WORKERS = "alike_workers"
 SAME_ORDER, FROZEN_MOVES, UNMEASURED = "same_order", "frozen_moves", "unmeasured"
+MOVED = "moved"
 SAME_DRAWS, ALIKE, NOT_LOADED, CHANGED_AFTER = "same_draws", "alike", "not_loaded", "changed_after"
 AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY = "away", "elsewhere", "left_behind", "far_away"
 FORGETS = "forgets"

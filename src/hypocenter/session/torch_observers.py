@@ -31,6 +31,7 @@ from hypocenter.session.observers.loads import Loads
 from hypocenter.session.observers.local_gradients import LocalGradients
 from hypocenter.session.observers.loggers import Loggers
 from hypocenter.session.observers.modes import Modes
+from hypocenter.session.observers.moved_statistics import MovedStatistics
 from hypocenter.session.observers.op_bits import OpBits
 from hypocenter.session.observers.own_memory import OwnMemory
 from hypocenter.session.observers.piled import Piled
@@ -68,7 +69,7 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
     ),  # laws: what is there is what was left, what is used was computed, what is trained is used
     Precision,  # what forward computes is what exact arithmetic gives
     *(ByRule, OwnMemory),  # and what is left is what the optimizer's rule makes, where nothing else writes
-    *(FrozenMoves, Unmeasured),  # what is frozen stays, and norms have measured what they use
+    *(FrozenMoves, Unmeasured, MovedStatistics),  # what is frozen stays, and norms have measured what they use
     *(Modes, ClipCalls, FreshState),  # in the mode of training, clipped where it acts, and with what was learned of it
     *(
         SameDraws,
