@@ -116,6 +116,9 @@ How a gradient is off:
     site <parameter>, port `frozen_moves`  it was trained, does not ask for a gradient any more, has none but 0 or
                                           (`op` "old") the one it had before, and each of so many updates of the
                                           optimizer `module` has moved it
+    site <parameter>, port `frozen_written`  no optimizer holds it, trained ones are beside it, and it has changed
+                                          since the last look, after so many (the number) between which it stayed;
+                                          `source`: the line that wrote to it, where one was seen
     site <module>, port `unmeasured`      a norm whose statistics are those it was made with, though it was called in
                                           training (`module` "training", the number: its momentum), or though its own
                                           weight has changed ("evaluation")
@@ -157,7 +160,7 @@ WRITTEN_OVER, NOT_BROUGHT_BACK = "written_over", "not_brought_back"
 PILED = "piled"
 ALIKE_WORKERS = "alike_workers"
 SAME_ORDER, FROZEN_MOVES, UNMEASURED = "same_order", "frozen_moves", "unmeasured"
-MOVED = "moved"
+MOVED, FROZEN_WRITTEN = "moved", "frozen_written"
 SAME_DRAWS, ALIKE, NOT_LOADED, CHANGED_AFTER = "same_draws", "alike", "not_loaded", "changed_after"
 AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY = "away", "elsewhere", "left_behind", "far_away"
 FORGETS = "forgets"

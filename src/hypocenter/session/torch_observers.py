@@ -23,6 +23,7 @@ from hypocenter.session.observers.facts import FactsKeeper
 from hypocenter.session.observers.fresh_state import FreshState
 from hypocenter.session.observers.frozen_moves import FrozenMoves
 from hypocenter.session.observers.frozen_state import FrozenState
+from hypocenter.session.observers.frozen_written import FrozenWritten
 from hypocenter.session.observers.head import HeadGap
 from hypocenter.session.observers.health import Health
 from hypocenter.session.observers.hyperparameters import Hyperparameters
@@ -69,7 +70,12 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
     ),  # laws: what is there is what was left, what is used was computed, what is trained is used
     Precision,  # what forward computes is what exact arithmetic gives
     *(ByRule, OwnMemory),  # and what is left is what the optimizer's rule makes, where nothing else writes
-    *(FrozenMoves, Unmeasured, MovedStatistics),  # what is frozen stays, and norms have measured what they use
+    *(
+        FrozenMoves,
+        FrozenWritten,
+        Unmeasured,
+        MovedStatistics,
+    ),  # what is frozen stays, and norms have measured what they use
     *(Modes, ClipCalls, FreshState),  # in the mode of training, clipped where it acts, and with what was learned of it
     *(
         SameDraws,

@@ -13,7 +13,6 @@ is none between FOLLOWED pairs after it, and only once for each tensor.
 
 from __future__ import annotations
 
-import functools
 import math
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,11 +24,11 @@ from numpy.typing import NDArray
 
 from hypocenter import schedule
 from hypocenter.detect.law_rows import BALANCED, BETWEEN, BIT, CHANGED, GONE, OPTION, SITE, STATE
-from hypocenter.formats import FORMATS
 from hypocenter.nouns import Reading, replace
 from hypocenter.session.events import Observed, Observer, Update
 from hypocenter.session.framework import WHOLE, Framework, Peek, stride_of
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
+from hypocenter.session.observers.slack import slack_of
 from hypocenter.tap.source import source_of
 from hypocenter.tap.weakly import Ref
 
@@ -39,7 +38,6 @@ PEEKED = 32  # parameters, in turn, of which a few elements are looked at each t
 LEAST_JUMP = 4  # binary orders of magnitude: who doubles a weight, or doubles it again, may mean it
 STAYS, FOLLOWED = 2, 4  # pairs of updates
 LONG = 8  # updates
-ROUNDINGS, FEW_ROUNDINGS = 32, 2  # of the largest of a tensor, in its format, or in a format of 16 bits: no write
 
 _Key = tuple[int, str]  # id of a parameter, and "value" or the name of its state
 
@@ -300,11 +298,4 @@ def jumped(before: NDArray[Any], now: NDArray[Any]) -> str:
 
 
 def _slack(framework: Framework, tensor: Any) -> float:
-    """Who moves a weight and puts it back by arithmetic leaves a rounding."""
-    return _slack_of(framework.name_of(tensor.dtype))
-
-
-@functools.cache
-def _slack_of(dtype: str) -> float:
-    form = FORMATS.get(dtype)
-    return 0.0 if form is None else form.eps * (ROUNDINGS if form.fraction_bits >= 23 else FEW_ROUNDINGS)
+    return slack_of(framework.name_of(tensor.dtype))
