@@ -71,6 +71,7 @@ def test_a_merge_that_is_not_undone_is_told(tmp_path: Path, then: Then, told: li
             model(torch.randn(8, 16)).square().mean().backward()
             optimizer.step()
             if step % 12 == 11:
+                model.base(torch.ones(1, 16))  # by itself: one more model that is called
                 then(model)
 
     found = [each for each in diagnose(open_run(tmp_path / "run")).findings if each.code == "HC262"]

@@ -25,7 +25,7 @@ from hypocenter.tap.source import source_of
 from hypocenter.tap.weakly import Ref
 
 EVERY = 4  # updates, where looking is work for a device; on the host each
-PARAMETERS, NEIGHBOURS, ELEMENTS = 8, 4, 64
+PARAMETERS, NEIGHBOURS, SOURCES, ELEMENTS = 8, 4, 16, 64
 STAYS = 4  # looks in a row
 SHRUNK = 0.5  # of its norm: begun anew
 STRAIGHT = 0.99  # cosine of the angle between its move and the way to another one
@@ -49,36 +49,40 @@ class FrozenWritten(Observer):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._deferred = Deferred(context.ride)
-        self._frozen: list[_Frozen] | None = None
+        self._frozen: list[_Frozen] = []
+        self._is_found = self._is_told = False
         self._n_updates = 0
 
     def on_root(self, model: object) -> None:
         """They are looked for anew."""
-        self._frozen = None
+        self._is_found = False
 
     def before_update(self, update: Update) -> None:
         """Have they changed since the last look?"""
         if self._deferred.waiting:
             self._deferred.read()
         self._n_updates += 1
-        if self._frozen is None:
-            self._frozen = list(self._find(update))
+        if not self._is_found:  # a part of the model that is called by itself is one more: what is known stays
+            known = {id(each.parameter()): each for each in self._frozen}
+            self._is_found, self._frozen = True, [known.get(id(each.parameter()), each) for each in self._find(update)]
         for each in self._frozen:
             self._look(each, update.step)
         self._frozen = [each for each in self._frozen if not each.is_over]
 
     def _find(self, update: Update) -> list[_Frozen]:
+        """Some of those that are nearest to what is trained."""
         trained = set(map(id, update.parameters))
         held = {id(p) for each in self.context.optimizers() for group in each.param_groups for p in group["params"]}
-        found = [each for root in self.context.names.roots() for each in _beside(root, trained)]
-        found = [(p, near) for p, near in found if id(p) not in held | trained]
+        beside = {id(p): (p, near) for root in self.context.names.roots() for p, near in _beside(root, trained)}
+        free = [each for key, each in beside.items() if key not in held | trained]
+        nearest = min((near.n_together for _, near in free), default=0)
+        found = [each for each in free if each[1].n_together == nearest]
+        largest = max((p.dim() for p, _ in found), default=0)
+        found = [each for each in found if each[0].dim() == largest]
         return [
-            _Frozen(
-                self.context.label(p), Ref(p), [Ref(each) for each in near[:NEIGHBOURS]],
-                [Ref(each) for each in update.parameters if each.shape == p.shape and each.device == p.device][:NEIGHBOURS],
-            )
+            _Frozen(self.context.label(p), Ref(p), [Ref(each) for each in near.trained], _alike(p, update.parameters))
             for p, near in found[:: -(-len(found) // PARAMETERS) or 1]
-        ]  # fmt: skip
+        ]
 
     def _look(self, each: _Frozen, step: int) -> None:
         parameter = each.parameter()
@@ -117,7 +121,8 @@ class FrozenWritten(Observer):
                 each.n_stayed += 1
                 return
             each.is_over = True
-            if each.n_stayed >= STAYS and not has_shrunk and cosine < STRAIGHT:
+            if not self._is_told and each.n_stayed >= STAYS and not has_shrunk and cosine < STRAIGHT:
+                self._is_told = True
                 order = self.context.clock.next_order()
                 row = number_row(each.name, FROZEN_WRITTEN, step, order, float(each.n_stayed))
                 writer = None if (written := each.parameter()) is None else self.context.writer_of(written)
@@ -127,14 +132,27 @@ class FrozenWritten(Observer):
         self._deferred.add(torch.stack(facts), read)
 
 
-def _beside(root: nn.Module, trained: set[int]) -> Iterator[tuple[Tensor, list[Tensor]]]:
-    """Frozen parameters of a model, each with those that are trained below the module that its own is in."""
+@dataclass(frozen=True, slots=True)
+class _Near:
+    """What is below the module that the module of a parameter is in."""
+
+    n_together: int  # parameters
+    trained: Sequence[Tensor]
+
+
+def _alike(parameter: Tensor, trained: Sequence[Tensor]) -> list[Ref[Tensor]]:
+    found = [each for each in trained if each.shape == parameter.shape and each.device == parameter.device]
+    return [Ref(each) for each in found[:SOURCES]]
+
+
+def _beside(root: nn.Module, trained: set[int]) -> Iterator[tuple[Tensor, _Near]]:
+    """Frozen parameters of a model that some are trained beside."""
     modules = dict(root.named_modules())
     for name, module in modules.items():
         for parameter in module.parameters(recurse=False):
             if parameter.requires_grad or not parameter.is_floating_point():
                 continue
-            parent = modules.get(name.rpartition(".")[0], module) if name else module
-            near: list[Tensor] = [p for p in parent.parameters() if id(p) in trained and p.device == parameter.device]
+            together = list((modules.get(name.rpartition(".")[0], module) if name else module).parameters())
+            near = [p for p in together if id(p) in trained and p.device == parameter.device]
             if near:
-                yield parameter, near
+                yield parameter, _Near(len(together), near[:NEIGHBOURS])

@@ -47,7 +47,7 @@ class MovedStatistics(Observer):
         super().__init__(context)
         self._deferred = Deferred(context.ride)
         self._norms: list[_Norm] = []
-        self._is_found = False
+        self._is_found = self._is_told = False
 
     def on_root(self, model: object) -> None:
         """Norms are looked for anew."""
@@ -104,6 +104,9 @@ class MovedStatistics(Observer):
                 each.is_over = True  # somebody has begun them anew: they are measured on purpose
             elif each.n_times == TIMES:
                 each.is_over = True
+                if self._is_told:
+                    return
+                self._is_told = True
                 order = self.context.clock.next_order()
                 row = number_row(each.name, MOVED, step, order, float(more), module=str(each.usual), call=first)
                 self.rows.append(row)
