@@ -64,6 +64,8 @@ balance writes none but the first.
                                           gradients were used
     site `laws`, port `state_lost`        so many times in a row a new optimizer (`module`: its class) has taken over
                                           parameters without the state of the one before
+    site <parameter>, port `state_of_another`  an optimizer begins with a state `module` of it that was the state `op`
+                                          of the parameter in `names` when it was saved; the number: how many like it
     site <parameter>, port `clipped_in_part`  so many gradients, this one among them, were used at each of them and not
                                           clipped, others were; `call`: how many were used
     site `laws`, port `clipped_early`     at the first updates that saw clips, some acted before more was added to what
@@ -160,6 +162,7 @@ WRITTEN_OVER, NOT_BROUGHT_BACK = "written_over", "not_brought_back"
 PILED = "piled"
 ALIKE_WORKERS = "alike_workers"
 SAME_ORDER, FROZEN_MOVES, UNMEASURED = "same_order", "frozen_moves", "unmeasured"
+STATE_OF_ANOTHER = "state_of_another"
 MOVED, FROZEN_WRITTEN = "moved", "frozen_written"
 SAME_DRAWS, ALIKE, NOT_LOADED, CHANGED_AFTER = "same_draws", "alike", "not_loaded", "changed_after"
 AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY = "away", "elsewhere", "left_behind", "far_away"

@@ -24,6 +24,7 @@ from hypocenter.session.observers.fresh_state import FreshState
 from hypocenter.session.observers.frozen_moves import FrozenMoves
 from hypocenter.session.observers.frozen_state import FrozenState
 from hypocenter.session.observers.frozen_written import FrozenWritten
+from hypocenter.session.observers.handed_over import HandedOver
 from hypocenter.session.observers.head import HeadGap
 from hypocenter.session.observers.health import Health
 from hypocenter.session.observers.hyperparameters import Hyperparameters
@@ -76,7 +77,12 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
         Unmeasured,
         MovedStatistics,
     ),  # what is frozen stays, and norms have measured what they use
-    *(Modes, ClipCalls, FreshState),  # in the mode of training, clipped where it acts, and with what was learned of it
+    *(
+        Modes,
+        ClipCalls,
+        FreshState,
+        HandedOver,
+    ),  # in the mode of training, clipped where it acts, and with what was learned of it
     *(
         SameDraws,
         AlikeUnits,
