@@ -4,9 +4,9 @@ import random
 
 import pytest
 
-from hypocenter.detect.batch_rows import KNOWN, Pairs, RowTrack, digests
+from hypocenter.detect.batch_rows import KNOWN, OneRow, Pairs, RowTrack, digests
 from hypocenter.detect.replica_rows import ROW_PLACES
-from hypocenter.nouns import Reading
+from hypocenter.nouns import Reading, replace
 
 N, B = 60, 16  # batches of a pass, rows of a batch
 SAMPLES = list(range(1, N * B + 1))
@@ -222,3 +222,66 @@ def test_of_two_steps_that_hold_the_same_rows_either_may_be_wrong():
 )
 def test_labels_that_hold_or_never_did_are_silent(label_of):
     assert paired(passes(4), label_of) == []
+
+
+def apart(n_passes, *, of_each_pass):
+    """Labels of a data set in the orders of other passes: `of_each_pass(number)` gives that of one."""
+    return {
+        step: [x % 7 for x in batch]
+        for number in range(n_passes)
+        for step, batch in enumerate(of_each_pass(number), start=number * N)
+    }
+
+
+def test_labels_that_are_shuffled_by_themselves_are_told_at_the_end_of_the_second_pass():
+    labels = apart(3, of_each_pass=lambda number: passes(1, seed=90 + number))
+
+    (found,) = paired(passes(3), lambda step, batch: labels[step])
+
+    assert found.by_chance is not None
+    assert N * B - B <= found.n_known <= N * B
+    assert abs(found.n_before - found.by_chance) < 4 * found.by_chance**0.5
+
+
+def test_labels_that_are_drawn_for_each_row_are_silent():
+    rng = random.Random(1)
+
+    assert paired(passes(4), lambda step, batch: [rng.randrange(7) for _ in batch]) == []
+
+
+def test_labels_of_rows_that_are_drawn_with_replacement_are_silent():
+    batches, rng = HABITS["with replacement"], random.Random(2)
+
+    assert paired(batches, lambda step, batch: [rng.randrange(7) for _ in batch]) == []
+
+
+def test_another_row_that_the_label_is_of_too_is_silent():
+    """Of pairs of a siamese network both the other row and the label are others in each pass."""
+    pairs, found = Pairs(), []
+    labels = apart(2, of_each_pass=lambda number: passes(1, seed=90 + number))
+    for step, (batch, other) in enumerate(zip(passes(2), passes(2, seed=5), strict=True)):
+        x, y = tensor("batch.in[0]", batch, width=8), tensor("batch.in[1]", other, width=8)
+        found += pairs.add(x, [x, y, tensor("batch.loss[0]", labels[step], width=1)], step)
+
+    assert found == []
+
+
+def one_row(batches, label_of=lambda row: [row, row + 1, row + 2, row + 3], dtype="float32"):
+    track = OneRow()
+    return [
+        track.add(x, [x, tensor("batch.loss[0]", label_of(batch[0]), width=1)])
+        for batch in batches
+        for x in [replace(tensor("batch.in[0]", batch, width=8), dtype=dtype)]
+    ]
+
+
+def test_batches_of_one_row_are_told_once():
+    assert one_row([[7] * 4, [8] * 4, [9] * 4]) == [0, 4, 0]
+
+
+def test_what_each_row_is_given_on_purpose_is_silent():
+    assert not any(one_row([[7] * 4] * 4))  # the same in each batch: a grid of points
+    assert not any(one_row([[7] * 4, [8] * 4], label_of=lambda row: [row] * 4))  # and so are the labels
+    assert not any(one_row([[7] * 4, [8] * 4], dtype="int64"))  # positions
+    assert not any(one_row([[0] * 4, [0] * 4]))  # constant rows
+    assert not any(one_row([[7, 8] * 2, [9, 9] * 2, [7, 8] * 2]))

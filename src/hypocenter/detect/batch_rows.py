@@ -23,6 +23,8 @@ OVER = 0.9  # share of all rows after which a pass may be over
 _WHOLE = 0.75  # of the rows of a batch: as a rule all of it came before
 _MISTAKES = 0.01  # of rows that came with another: copies in the data whose labels differ
 _SURE = 4  # batches in a row: more than a fault of one
+_BY_CHANCE = 4.0  # standard deviations
+_DRAWN = 0.2  # standard deviations by which counts differ: a quarter of what they do where they are drawn anew
 _SOON = 1  # batches after a checkpoint in which rows of before are said to come from there
 
 
@@ -269,6 +271,7 @@ class Parted:
     n_known: int  # rows of the batch of which it is known what they came with
     n_before: int  # rows that came again with the same
     other_step: int | None  # in which all of them came the one time before: one of both is wrong
+    by_chance: float | None = None  # they never belonged together: how many of them chance lets come with the same
 
 
 @dataclass(slots=True)
@@ -281,11 +284,39 @@ class _Companion:
 
 
 @dataclass(slots=True)
+class _Site:
+    """A tensor beside the one that tells the rows."""
+
+    same: int = 0  # rows that came again with the same
+    apart: int = 0  # with others
+    n_rows: int = 0  # that are known
+    n_first: int = 0  # that were known when the first came again
+    companions: Counter[int] = field(default_factory=Counter[int])  # of rows, when each came first
+    again: Counter[int] = field(default_factory=Counter[int])  # when they came again
+
+    def by_chance(self, n_batch: int) -> float | None:
+        """How many rows chance lets come with the same, where no more do, at the end of a second pass; else None.
+
+        In it there must be as much of each as in the first pass: what is drawn anew differs by chance in that.
+        """
+        n = self.same + self.apart
+        is_second = self.n_first >= _SURE * n_batch and self.n_rows * OVER <= self.n_first
+        if not is_second or n < 2 * KNOWN or not self.n_rows - n_batch <= n <= self.n_rows:
+            return None
+        moved = sum(abs(count - self.again[each]) for each, count in self.companions.items())
+        if moved > _DRAWN * sum(math.sqrt(2.0 * count) for count in self.companions.values()):
+            return None
+        usual = n * sum((count / self.n_rows) ** 2 for count in self.companions.values())
+        most = usual + _BY_CHANCE * math.sqrt(usual)
+        return usual if self.same <= most < n / 2 and n - usual >= KNOWN else None
+
+
+@dataclass(slots=True)
 class Pairs:
     """What each row came with in the other tensors of the batch."""
 
     _known: OrderedDict[tuple[str, int], _Companion] = field(default_factory=OrderedDict[tuple[str, int], _Companion])
-    _n: dict[str, list[int]] = field(default_factory=dict[str, list[int]])  # site -> rows with the same, with others
+    _sites: dict[str, _Site] = field(default_factory=dict[str, _Site])
 
     def add(self, key: Reading, batch: Sequence[Reading], step: int) -> list[Parted]:
         """Take in the next batch; what belonged together in all batches before, and no longer does."""
@@ -296,17 +327,36 @@ class Pairs:
                 found += self._pair(rows, other, step)
         while len(self._known) > REMEMBERED:
             self._known.popitem(last=False)
-        return found
+        return found or self._never_bound(rows)
+
+    def _never_bound(self, rows: dict[int, int]) -> list[Parted]:
+        """One tensor alone comes by chance: of two (another row, and a label of both) each may be drawn anew."""
+        apart = [(name, site) for name, site in self._sites.items() if site.apart]
+        if (
+            len(apart) != 1
+            or not apart[0][0].startswith(BATCH_LOSS)
+            or (usual := apart[0][1].by_chance(len(rows))) is None
+        ):
+            return []
+        name, site = apart[0]
+        n, n_same, site.n_first = site.same + site.apart, site.same, 0  # it is told once
+        return [Parted(site=name, places=tuple(rows), n_known=n, n_before=n_same, other_step=None, by_chance=usual)]
 
     def _pair(self, rows: dict[int, int], other: Reading, step: int) -> list[Parted]:
-        n_each = self._n.setdefault(other.site, [0, 0])
+        site = self._sites.setdefault(other.site, _Site())
         same, apart, steps = 0, list[int](), set[int | None]()
         for place, digest in digests(other).items():
             if place not in rows:
                 continue
-            known = self._known.setdefault((other.site, rows[place]), _Companion(digest, step))
+            known = self._known.get((other.site, rows[place]))
+            if known is None:
+                self._known[other.site, rows[place]] = _Companion(digest, step)
+                site.n_rows += 1
+                site.companions[digest] += 1
+                continue
             if known.step == step:
                 continue
+            site.again[digest] += 1
             if known.digest == digest:
                 same += 1
                 known.n += 1
@@ -316,9 +366,11 @@ class Pairs:
             known.n -= 1
             if not known.n:
                 known.digest, known.step, known.n = digest, step, 1
-        n_same, n_apart = n_each
-        n_each[0] += same
-        n_each[1] += len(apart)
+        n_same, n_apart = site.same, site.apart
+        site.same += same
+        site.apart += len(apart)
+        if same or apart:
+            site.n_first = site.n_first if n_same or n_apart else site.n_rows
         is_bound = n_same >= KNOWN and n_apart <= n_same * _MISTAKES
         if not is_bound or len(apart) < max(2.0, (same + len(apart)) / 4):
             return []
@@ -332,3 +384,30 @@ class Pairs:
                 other_step=other_step,
             )
         ]
+
+
+@dataclass(slots=True)
+class OneRow:
+    """Batches of one row only, many times over, whose labels differ."""
+
+    _last: int | None = None  # digest of the row, in the batch before
+    _is_told: bool = False
+
+    def add(self, key: Reading, batch: Sequence[Reading]) -> int:
+        """How many rows the next batch has, where all that the model is given is the same for each; 0: it is not.
+
+        Two batches in a row of which that holds, of another row each, whose labels are not the same: what is given on
+        purpose to each row, as a grid of points, is given in each batch.
+        """
+        told = {name: set(digests(row).values()) for row in batch if (name := row.site) and row.row_digests}
+        mine = told[key.site]
+        given = [each for name, each in told.items() if not name.startswith(BATCH_LOSS)]
+        labels = [each for name, each in told.items() if name.startswith(BATCH_LOSS)]
+        n = len(key.row_digests or ())
+        is_one = n >= LEAST and "float" in key.dtype and all(len(each) == 1 for each in given) and 0 not in mine
+        row = next(iter(mine)) if is_one and any(len(each) > 1 for each in labels) else None
+        before, self._last = self._last, row
+        if self._is_told or row is None or before is None or before == row:
+            return 0
+        self._is_told = True
+        return n

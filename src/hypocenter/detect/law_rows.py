@@ -17,6 +17,8 @@ balance writes none but the first.
                                           `call`: how many steps ago that began
     site <parameter>, port `unbalanced`, module `another`: the gradient that such a copy is given has nothing to do with
                                           that of the weight: the cosine; `call` as above
+    site <parameter>, port `changed`, module `bit`: of all its n elements one alone has another sign or exponent, and
+                                          nothing else; `op`: which, and from what to what
     site `laws`, port `changed`           of all tensors of that kind (`module`) that were looked at: n, sum of them
                                           changed
     site <parameter>, port `unbalanced`   what the optimizer is about to use, by what the micro-batches give when they
@@ -29,6 +31,8 @@ balance writes none but the first.
                                           the weight over what the rule adds, NaN where it is no multiple; `call` as
                                           above. `source`: a hook of the program around that step, if there is one;
                                           `names`: the form of the rule, where its first steps alone tell it
+    site <parameter>, port `overlaps`     at `call` updates its state `module` in the optimizer `op` lay in the memory
+                                          of a gradient; the number: how many parameters are like it
     site `laws`, port `unbalanced`        the same factor for all gradients, where neither the loss scale nor a clip
                                           to a norm makes it; `call` as above
     site `laws`, port `not_repeated`      a micro-batch that is done again comes to another loss than in the run: the
@@ -65,6 +69,8 @@ balance writes none but the first.
                                           their results were not used; `call`: how many gradients were used
     site `laws`, port `state_lost`        so many times in a row a new optimizer (`module`: its class) has taken over
                                           parameters without the state of the one before
+    site <parameter>, port `state_of_another`  an optimizer begins with a state `module` of it that was the state `op`
+                                          of the parameter in `names` when it was saved; the number: how many like it
     site <parameter>, port `clipped_in_part`  so many gradients, this one among them, were used at each of them and not
                                           clipped, others were; `call`: how many were used
     site `laws`, port `clipped_early`     at the first updates that saw clips, some acted before more was added to what
@@ -120,9 +126,15 @@ How a gradient is off:
     site <parameter>, port `frozen_moves`  it was trained, does not ask for a gradient any more, has none but 0 or
                                           (`op` "old") the one it had before, and each of so many updates of the
                                           optimizer `module` has moved it
+    site <parameter>, port `frozen_written`  no optimizer holds it, trained ones are beside it, and it has changed
+                                          since the last look, after so many (the number) between which it stayed;
+                                          `source`: the line that wrote to it, where one was seen
     site <module>, port `unmeasured`      a norm whose statistics are those it was made with, though it was called in
                                           training (`module` "training", the number: its momentum), or though its own
                                           weight has changed ("evaluation")
+    site <module>, port `moved`           a norm that was called in the mode of training so many times more than is the
+                                          rule (`module`) between two updates of its weight; `call`: the step at which
+                                          that was so before
     site <parameter>, port `away`         an average of the weights (`module`) went away from this one, its source, at
                                           each of its first moves: so many times the way between them (negative)
     site <parameter>, port `elsewhere`    what an average holds under this name goes to the parameter `op` in place of
@@ -130,6 +142,7 @@ How a gradient is off:
     site <parameter>, port `left_behind`  an average leaves it as it was, and moves others so much of their way
     site <parameter>, port `far_away`     at its first update an average has nothing to do with its source: the cosine
                                           of the angle between the two
+    site <parameter>, port `forgets`      an average goes so much of the way to its source at each update, but not all
     site <parameter>, port `changed_after`  its gradient was another one after each of so many updates (the number) than
                                           in them, and then no update used it
 """
@@ -145,11 +158,11 @@ MADE, USED = "grad_made", "grad_used"
 LABELS, TOGETHER = "labels", "together"
 UNWRITTEN = "unwritten"
 NOT_REPEATED = "not_repeated"
-NOT_BY_RULE = "not_by_rule"
+NOT_BY_RULE, OVERLAPS = "not_by_rule", "overlaps"
 SKETCH = 16  # numbers
 BETWEEN, GRADIENT, UPDATE = "between", "gradient", "update"  # laws
 MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER = "missing", "factor", "the step before", "a micro-batch", "other"
-OPTION, STATE = "option", "state"
+OPTION, STATE, BIT = "option", "state", "bit"
 COPY, ANOTHER = "copy", "another"
 INEXACT, WRAPPED = "inexact", "wrapped"
 CLIPPED_IN_VAIN, CLIPPED_IN_PART, STATE_LOST = "clipped_in_vain", "clipped_in_part", "state_lost"
@@ -159,8 +172,11 @@ WRITTEN_OVER, NOT_BROUGHT_BACK = "written_over", "not_brought_back"
 PILED = "piled"
 ALIKE_WORKERS = "alike_workers"
 SAME_ORDER, FROZEN_MOVES, UNMEASURED = "same_order", "frozen_moves", "unmeasured"
+STATE_OF_ANOTHER = "state_of_another"
+MOVED, FROZEN_WRITTEN = "moved", "frozen_written"
 SAME_DRAWS, ALIKE, NOT_LOADED, CHANGED_AFTER = "same_draws", "alike", "not_loaded", "changed_after"
 AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY = "away", "elsewhere", "left_behind", "far_away"
+FORGETS = "forgets"
 ALWAYS, OLD = "always", "old"
 STRANGER = "another tensor"
 NOTHING = "nothing"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from hypocenter.detect.batch_fields import Field
-from hypocenter.detect.batch_rows import Pairs, RowTrack
+from hypocenter.detect.batch_rows import OneRow, Pairs, RowTrack
 from hypocenter.detect.batches import Loaders, Repeats
 from hypocenter.detect.diary import SCALED_GRAD, Entry, entry_of
 from hypocenter.detect.peaks import Peaks
@@ -38,6 +38,7 @@ class History:
     repeats: Repeats = field(default_factory=Repeats)  # of batches; HC411 adds to it
     loaders: Loaders = field(default_factory=Loaders)  # HC411 adds to it
     row_track: RowTrack = field(default_factory=RowTrack)  # of the batches; HC411 adds to it
+    one_row: OneRow = field(default_factory=OneRow)  # HC411 adds to it
     pairs: Pairs = field(default_factory=Pairs)  # HC413 adds to it
     told_fields: set[int] = field(default_factory=set[int])  # steps that HC412 and HC413 have told of
     told_again: set[int] = field(default_factory=set[int])  # steps that HC411 has told of

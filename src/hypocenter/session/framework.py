@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from hypocenter.session.events import Update
 
 GROUPS = 8  # of an optimizer, whose settings are looked at
+FEW = 16  # elements of a parameter in a peek, at an equal stride
+WHOLE = 1 << 18  # elements of all parameters of a peek, up to which it holds all: a tenth of a millisecond
 SAMPLE = 4096  # elements of a parameter that are looked at: a share is then known to 1.6 % (two standard deviations)
 
 Then = Callable[[Sequence[float]], None]
@@ -38,10 +40,15 @@ def spacing(xp: Any, values: Any, form: Format) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class Peek:
-    """Copies of a few elements of each of some parameters."""
+    """Copies of elements of each of some parameters: of all of the first ones up to WHOLE, else of FEW."""
 
     values: Any  # one array
     places: tuple[tuple[int, int, int], ...]  # number of a parameter, begin and end of its elements in `values`
+
+
+def stride_of(n: int) -> int:
+    """Of FEW among so many elements."""
+    return -(-n // FEW)
 
 
 class Deferred(Protocol):

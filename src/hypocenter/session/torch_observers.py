@@ -23,6 +23,8 @@ from hypocenter.session.observers.facts import FactsKeeper
 from hypocenter.session.observers.fresh_state import FreshState
 from hypocenter.session.observers.frozen_moves import FrozenMoves
 from hypocenter.session.observers.frozen_state import FrozenState
+from hypocenter.session.observers.frozen_written import FrozenWritten
+from hypocenter.session.observers.handed_over import HandedOver
 from hypocenter.session.observers.head import HeadGap
 from hypocenter.session.observers.health import Health
 from hypocenter.session.observers.hyperparameters import Hyperparameters
@@ -31,7 +33,9 @@ from hypocenter.session.observers.loads import Loads
 from hypocenter.session.observers.local_gradients import LocalGradients
 from hypocenter.session.observers.loggers import Loggers
 from hypocenter.session.observers.modes import Modes
+from hypocenter.session.observers.moved_statistics import MovedStatistics
 from hypocenter.session.observers.op_bits import OpBits
+from hypocenter.session.observers.own_memory import OwnMemory
 from hypocenter.session.observers.piled import Piled
 from hypocenter.session.observers.precision import Precision
 from hypocenter.session.observers.recompute import Recompute
@@ -69,8 +73,11 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
     Precision,  # what forward computes is what exact arithmetic gives
     WorkingCopies,  # what an update left in a copy of a weight is what the weight is
     ByRule,  # and what is left is what the optimizer's rule makes
-    *(FrozenMoves, Unmeasured),  # what is frozen stays, and norms have measured what they use
-    *(Modes, ClipCalls, FreshState),  # in the mode of training, clipped where it acts, and with what was learned of it
+    OwnMemory,  # where nothing else writes
+    *(FrozenMoves, FrozenWritten),  # what is frozen stays
+    *(Unmeasured, MovedStatistics),  # norms have measured what they use, in training alone
+    *(Modes, ClipCalls),  # in the mode of training, clipped where it acts
+    *(FreshState, HandedOver),  # and with what was learned of it
     *(
         SameDraws,
         AlikeUnits,

@@ -43,13 +43,17 @@ def away(average: Tensor, weight: Tensor) -> Tensor:
 
 
 def told(
-    made: Callable[[nn.Module], Any], follow: Callable[[Any, nn.Module, int], None], out: Path, lr: float = 0.05
+    made: Callable[[nn.Module], Any],
+    follow: Callable[[Any, nn.Module, int], None],
+    out: Path,
+    lr: float = 0.05,
+    n_steps: int = N_STEPS,
 ) -> list[Finding]:
     torch.manual_seed(0)
     with contextlib.redirect_stderr(None), hypocenter.watch(out=str(out)):
         model = Gated()
         average, optimizer = made(model), torch.optim.SGD(model.parameters(), lr)
-        for step in range(N_STEPS):
+        for step in range(n_steps):
             optimizer.zero_grad()
             x = torch.randn(16, 8)
             nn.functional.cross_entropy(model(x), x[:, :4].argmax(1)).backward()
@@ -145,3 +149,17 @@ def test_what_follows_or_is_something_else_is_not(
     made: Callable[[nn.Module], Any], follow: Callable[[Any, nn.Module, int], None], tmp_path: Path
 ) -> None:
     assert told(made, follow, tmp_path) == []
+
+
+def test_one_that_forgets_is_told_and_a_decay_that_grows_or_a_copy_is_not(tmp_path: Path) -> None:
+    def moves(name: str, a: Callable[[int], float]) -> list[str]:
+        def follow(average: nn.Module, model: nn.Module, step: int) -> None:
+            for mine, weight in zip(average.parameters(), model.parameters(), strict=True):
+                mine.copy_(weight if a(step) == 1.0 else mine + a(step) * (weight - mine))
+
+        return [each.title for each in told(copy.deepcopy, follow, tmp_path / name, n_steps=40)]
+
+    assert moves("forgets", lambda _: 0.99) == ["the average Gated is hardly one"]
+    assert moves("grows", lambda step: 1.0 - (1.0 + step) / (10.0 + step)) == []
+    assert moves("copies", lambda _: 1.0) == []
+    assert moves("half", lambda _: 0.5) == []

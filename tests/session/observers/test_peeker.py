@@ -7,11 +7,12 @@ import gc
 import torch
 from torch import nn
 
-from hypocenter.session.observers.peeker import ELEMENTS, Peeker
+from hypocenter.session.framework import FEW, WHOLE
+from hypocenter.session.observers.peeker import Peeker
 
 
 def test_they_are_copies_of_elements_of_each() -> None:
-    parameters = [nn.Parameter(torch.arange(100.0)), nn.Parameter(torch.ones(2, 2, dtype=torch.bfloat16))]
+    parameters = [nn.Parameter(torch.arange(float(WHOLE + 1))), nn.Parameter(torch.ones(2, 2, dtype=torch.bfloat16))]
     peeker = Peeker()
     before = peeker.peek(parameters)
     with torch.no_grad():
@@ -22,7 +23,7 @@ def test_they_are_copies_of_elements_of_each() -> None:
     assert now is not None
     (first, begin, end), (second, *other) = now.places
     assert (first, begin, second) == (0, 0, 1)
-    assert end - begin <= ELEMENTS < 100
+    assert end - begin <= FEW
     assert before.values[slice(*other)].tolist() == [1.0] * 4
     assert now.values[slice(*other)].tolist() == [3.0, 1.0, 1.0, 1.0]
     assert torch.equal(before.values[begin:end], now.values[begin:end])

@@ -12,8 +12,9 @@ How it is decided
     the same pass were yet to come, in numbers that chance does not explain. Batches that come in the same order in each
     pass, or samples in the order of their indices, where the order goes on elsewhere. Rows that other passes have
     and the one in which the run was resumed has not: of the first pass that is known once the second is over. Equal
-    batches from each worker of an `IterableDataset`. A new pass over all data, a single batch, and repeated passes over
-    each batch are not remarked on, nor is what is drawn with replacement.
+    batches from each worker of an `IterableDataset`. Two batches in a row, of floating-point numbers, that hold one row
+    many times over, another one each, with labels that differ. A new pass over all data, a single batch, and repeated
+    passes over each batch are not remarked on, nor is what is drawn with replacement.
 
 What to do
     Look at how the batch of this step was taken from its loader; after a checkpoint, at what of the loader and of its
@@ -65,6 +66,8 @@ def check(window: Window) -> Iterator[Finding]:
             yield _workers(window, *workers)
         if (key := key_of(batch)) is None:
             continue
+        if n_rows := known.one_row.add(key, batch):
+            yield _one_row(window, microbatch, n_rows)
         of_rows = digests(key)
         if (copies := known.row_track.copies(of_rows)) is not None:
             yield _copies(window, microbatch, copies)
@@ -105,6 +108,17 @@ def _copies(window: Window, microbatch: int, copies: Copies) -> Finding:
         ),
         samples=copies.places,
     )
+
+
+def _one_row(window: Window, microbatch: int, n_rows: int) -> Finding:
+    return _finding(
+        window,
+        window.step,
+        microbatch,
+        f"all {n_rows} rows of the batch are one and the same",
+        ("all that the model is given is equal for each row, bit for bit, and the labels are not",
+         "so it was in the batch before, with another row"),
+    )  # fmt: skip
 
 
 def _rows(window: Window, came: Rows) -> Finding:

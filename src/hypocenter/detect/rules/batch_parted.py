@@ -10,6 +10,9 @@ How it is decided
     with the same row of another tensor, at least two in one batch, and a quarter of those known, come with another.
     Where all of them came once before, in one step, it is a note: that step may be the wrong one.
 
+    Or, at the end of a second pass over all rows, they came with the same label no more often than chance has it,
+    though the labels of both passes are the same and as many of each, and all else that a row came with is the same.
+
 What to do
     Compare how inputs and labels of this step were put together with the steps before.
 
@@ -49,6 +52,8 @@ def check(window: Window) -> Iterator[Finding]:
 
 
 def _finding(window: Window, microbatch: int, key: Reading, parted: Parted) -> Finding:
+    if parted.by_chance is not None:
+        return _never_bound(window, microbatch, key, parted)
     name, known_by = (f"batch.{site.removeprefix(BATCH_PREFIX)}" for site in (parted.site, key.site))
     n, is_sure = len(parted.places), parted.other_step is None
     return Finding(
@@ -72,3 +77,18 @@ def _finding(window: Window, microbatch: int, key: Reading, parted: Parted) -> F
         ),
         confidence="proven" if is_sure else "possible",
     )
+
+
+def _never_bound(window: Window, microbatch: int, key: Reading, parted: Parted) -> Finding:
+    name, known_by = (f"batch.{site.removeprefix(BATCH_PREFIX)}" for site in (parted.site, key.site))
+    return Finding(
+        code="HC413", kind="data", severity="warning", step=window.step, microbatch=microbatch, rank=window.rank,
+        title=f"rows of {known_by} and of {name} come together by chance", phase="data", site="batch",
+        port=parted.site.removeprefix(BATCH_PREFIX), cause="data-mismatch", confidence="likely",
+        why=(
+            f"of {parted.n_known} rows that came again {parted.n_before} came with the same row of {name}; by chance "
+            f"{parted.by_chance:.0f} would",
+            "both passes hold the same labels, as many of each; all else that came with a row is the same in both",
+        ),
+        then=("there is nothing to learn from such pairs",),
+    )  # fmt: skip

@@ -11,9 +11,11 @@ How it is decided
     at steps of `--audit`; of parameters on the host a few elements of 32 in turn at every update. A program that
     writes to its parameters on purpose has the habit of it: so it counts only when the same tensor stayed between two
     looked-at pairs of updates before, or between four after it. The options of the optimizer's groups (rate, decay) are
-    compared at every update; what a schedule of torch moves is left out. Where an optimizer updates copies of weights
-    or parts of them (ZeRO or masters by hand), a weight that has a gradient must be, to rounding, what its copy became
-    in the update before; it counts when it was not three times in a row but had been, or stands at another place.
+    compared at every update; what a schedule of torch moves is left out. Of a small model on the host all elements are:
+    one alone that has another sign, or another exponent by one of its bits, is a bit that has flipped. Where an
+    optimizer updates copies of weights or parts of them (ZeRO or masters by hand), a weight that has a gradient must
+    be, to rounding, what its copy became in the update before; it counts when it was not three times in a row but had
+    been, or stands at another place.
 
 What to do
     Look at the line that is named, or at what runs between the two steps. If it is meant, nothing.
@@ -30,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import CHANGED, COPY, GONE, OPTION, SITE, STATE
+from hypocenter.detect.law_rows import BIT, CHANGED, COPY, GONE, OPTION, SITE, STATE
 from hypocenter.detect.update_rows import share
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Reading
@@ -45,7 +47,10 @@ def check(window: Window) -> Iterator[Finding]:
     yield from (_of_option(window, row) for row in rows if row.module == OPTION)
     yield from (_of_state(window, row) for row in rows if row.module == STATE)
     yield from (_of_copy(window, row) for row in rows if row.module == COPY)
-    changed = [row for row in rows if row.site != SITE and row.module not in (OPTION, STATE, COPY)]
+    yield from (_of_bit(window, row) for row in rows if row.module == BIT)
+    known = {row.site for row in rows if row.module == BIT}
+    others = (OPTION, STATE, COPY, BIT)
+    changed = [row for row in rows if row.site not in (SITE, *known) and row.module not in others]
     if not changed:
         return
     first = changed[0]
@@ -72,6 +77,19 @@ def check(window: Window) -> Iterator[Finding]:
         then=("training goes on from values that no update made",),
         confidence="proven",
     )
+
+
+def _of_bit(window: Window, row: Reading) -> Finding:
+    return Finding(
+        code="HC231", kind="desync", severity="warning", step=row.step, rank=window.rank, phase="optimizer",
+        title=f"one bit of the parameter {row.site} is not what the last update left", site=row.site, port="value",
+        param=row.site, cause="hardware-fault", confidence="likely",
+        why=(
+            f"{row.op}: another sign or exponent, and the same fraction",
+            f"all other {row.summary.n - 1} elements are what they were, bit for bit",
+        ),
+        then=("training goes on from a value that no update made",),
+    )  # fmt: skip
 
 
 def _of_state(window: Window, row: Reading) -> Finding:

@@ -3,18 +3,24 @@
 What it means
     `requires_grad` was switched off for a parameter that had been trained, and its optimizer moves it all the same: its
     old gradient is set to zero in each step and not to None, so momentum carries it on and weight decay shrinks it; or
-    nobody touches the old gradient, and each update follows it once more.
+    nobody touches the old gradient, and each update follows it once more. Or something writes to a frozen weight that
+    trained ones are beside: adapters were added to it, to evaluate or save the merged model, and not taken out again.
 
 How it is decided
     The parameter asked for a gradient at one of the first four updates, asks for none now, and has a gradient of zeros,
     or the one that it had four updates ago, in the same place and not written to since. Samples of it before and after
     an update: they differ at two looks in a row, at every fourth update.
 
+    Or a weight that no optimizer holds, in a module beside trained parameters, stayed between four looks, and then
+    differs by more than what arithmetic rounds; no trained neighbour has half the norm or less (adapters that were
+    begun anew), and it did not go towards a trained one of its shape (a target, an average).
+
 What to do
-    `zero_grad(set_to_none=True)`, which is the default, or take the parameter out of the optimizer.
+    `zero_grad(set_to_none=True)`, which is the default, or take the parameter out of the optimizer. Take adapters out
+    of a weight after each merge, from a copy of it: arithmetic rounds.
 
 When it is wrong
-    Who lets frozen parameters decay on purpose.
+    Who lets frozen parameters decay on purpose, or writes to them now and then.
 """
 
 from __future__ import annotations
@@ -22,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import FROZEN_MOVES, OLD
+from hypocenter.detect.law_rows import FROZEN_MOVES, FROZEN_WRITTEN, OLD
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Remedy
 
@@ -34,6 +40,19 @@ from hypocenter.nouns import Finding, Remedy
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the step at which it is seen again."""
     for row in window.by_phase["optimizer"]:
+        if row.port == FROZEN_WRITTEN:
+            yield Finding(
+                code="HC262", kind="config", severity="warning", step=row.step, rank=window.rank, phase="param",
+                title=f"{row.site} is frozen, and something has written to it", site=row.site, param=row.site,
+                cause="program-error", confidence="likely", source=row.source,
+                why=(
+                    f"no optimizer holds it, it stayed between {row.summary.sum:.0f} looks before, and has changed "
+                    "since the last update",
+                    "what is trained beside it goes on from where it was",
+                ),
+                then=("if adapters were merged into it they count twice",),
+                remedy=Remedy(action="unmerge", text="put the weight back before training goes on"),
+            )  # fmt: skip
         if row.port == FROZEN_MOVES:
             is_old = row.op == OLD
             yield Finding(

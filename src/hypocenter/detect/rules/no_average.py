@@ -3,8 +3,9 @@
 What it means
     A copy of the model that is to follow it (an EMA for evaluation, a teacher, a target network) goes another way: away
     from the weights, because a sign is wrong; to the weights of another layer, because parameters were paired in
-    another order; or it begins at weights that have nothing to do with the model, because a checkpoint was loaded into
-    the model alone. Training itself is often not harmed; what is evaluated, or taught by the copy, is.
+    another order; it keeps next to nothing of what it was, for the decay and its complement are exchanged; or it begins
+    at weights that have nothing to do with the model, because a checkpoint was loaded into the model alone. Training
+    itself is often not harmed; what is evaluated, or taught by the copy, is.
 
 How it is decided
     One update makes of an average `average + a * (weight - average)`, with one `a` between 0 and 1 for all its tensors.
@@ -12,7 +13,9 @@ How it is decided
     lie on the way from the average to its source, to 3 % (by the angle), or else nothing is said. A warning: at three
     moves `a` is negative for all; or a tensor that goes another way goes to another parameter of its shape, as far as
     all others go to theirs; or, at the first move, the average of most tensors is about at right angles to its source
-    (cosine below 0.3), and `a` is below 0.5. A note: one tensor stays as it was at four moves of the others.
+    (cosine below 0.3), and `a` is below 0.5; or `a` is 0.9 or more and the average still not its source, bit for bit,
+    at two looks after the first sixteen updates, in which a decay may grow. A note: one tensor stays as it was at four
+    moves of the others.
 
 What to do
     `average.lerp_(weight, 1 - decay)`, pair parameters by name, and begin with a copy of the weights.
@@ -27,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import AWAY, ELSEWHERE, FAR_AWAY, LEFT_BEHIND
+from hypocenter.detect.law_rows import AWAY, ELSEWHERE, FAR_AWAY, FORGETS, LEFT_BEHIND
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Reading, Remedy
 
@@ -39,7 +42,7 @@ from hypocenter.nouns import Finding, Reading, Remedy
 def check(window: Window) -> Iterator[Finding]:
     """Fire once for each copy."""
     for row in window.by_phase["optimizer"]:
-        if row.port in (AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY):
+        if row.port in (AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY, FORGETS):
             title, why, remedy = _words(row)
             yield Finding(
                 code="HC261", kind="config", severity="note" if row.port == LEFT_BEHIND else "warning", step=row.step,
@@ -63,6 +66,10 @@ def _words(row: Reading) -> tuple[str, str, Remedy]:
         why = f"others go {a:.3g} of the way to their sources at an update, and this one stays as it was"
         remedy = Remedy(action="average-all", text="update all parameters of the average")
         return f"the average {of} leaves out {name}", why, remedy
+    if row.port == FORGETS:
+        why = f"an update goes {a:.3g} of the way to the weights, and keeps {1 - a:.2g} of what it was"
+        remedy = Remedy(action="exchange-decay", text="average.lerp_(weight, 1 - decay)")
+        return f"the average {of} is hardly one", why, remedy
     why = f"at its first update it lies at a right angle to them (cosine {a:.2g}), and moves slowly"
     remedy = Remedy(action="begin-at-the-weights", text="begin with a copy of the weights, or load the average too")
     return f"the average {of} begins at other weights than the model", why, remedy

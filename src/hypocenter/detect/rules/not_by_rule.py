@@ -4,7 +4,8 @@ What it means
     Within the step of an optimizer a weight or its state has become something else than the optimizer's own rule makes
     of the weight, its gradient, its state and its options: decay is applied twice, a hook or a patched step changes the
     result, an average is written over the weights, the update is scaled or left out for some parameters, a counter of
-    steps runs wrong.
+    steps runs wrong. Or the state of an optimizer of the program's own lies in the memory of a gradient, for it was set
+    to one without `clone()`: backward adds to it, and `zero_grad` deletes it.
 
 How it is decided
     At steps of `--audit`, for SGD, Adam, AdamW, NAdam, RAdam, Adamax, Adagrad and RMSprop of torch, elements of every
@@ -17,6 +18,9 @@ How it is decided
     what class of rule it follows: which of the gradient, the weight, the state, their signs and roots are added up,
     with multiples that are the same for all parameters of a group, whatever they are at each step. From then on a
     parameter that leaves what most of its group keep is a note.
+
+    A state of the shape of its weight overlaps a gradient in memory, before two of the updates 1, 2, 4, ... 64, and is
+    not called one ("grad").
 
 What to do
     Look at the hooks of the optimizer, at what patches its step, and at what else writes to the weights there.
@@ -32,9 +36,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import NOT_BY_RULE
+from hypocenter.detect.law_rows import NOT_BY_RULE, OVERLAPS
 from hypocenter.detect.window import Window
-from hypocenter.nouns import Finding, Reading
+from hypocenter.nouns import Finding, Reading, Remedy
 
 STILL = 0.01  # of the change that was meant
 
@@ -48,7 +52,8 @@ STILL = 0.01  # of the change that was meant
     not_in={"mindspore": "nothing tells where the rule of an optimizer begins and ends; most run as one graph"},
 )
 def check(window: Window) -> Iterator[Finding]:
-    """Fire once a step, for all parameters that are off."""
+    """Fire once a step, for all parameters that are off, and once for those whose state is a gradient."""
+    yield from (_overlapping(window, row) for row in window.by_phase["optimizer"] if row.port == OVERLAPS)
     off = [row for row in window.by_phase["optimizer"] if row.port == NOT_BY_RULE]
     if not off:
         return
@@ -72,6 +77,21 @@ def check(window: Window) -> Iterator[Finding]:
         then=("training goes on from values that the optimizer's rule did not make",),
         confidence="likely" if first.names else "proven",
     )
+
+
+def _overlapping(window: Window, row: Reading) -> Finding:
+    n = round(row.summary.sum)
+    return Finding(
+        code="HC235", kind="desync", severity="warning", step=window.step, rank=window.rank, phase="optimizer",
+        title=f"the state {row.module!r} of {row.site} lies in the memory of a gradient",
+        site=row.site, port=row.module, param=row.site, cause="program-error", confidence="proven",
+        why=(
+            f"before each of {row.call} updates that were looked at both had the same addresses",
+            f"so it is of {n} parameters in {row.op}",
+        ),
+        then=("backward adds to what the optimizer remembers, and zero_grad deletes it",),
+        remedy=Remedy(action="clone", text="set the state to a copy of the gradient: p.grad.clone()"),
+    )  # fmt: skip
 
 
 def _title(row: Reading) -> str:

@@ -33,10 +33,10 @@ What to do
     `detach()`, `no_grad()` and branches on the way to the loss.
 
 When it is wrong
-    A curriculum that stops to train a part on purpose without `requires_grad_(False)`, and goes on to call it. What was
-    frozen by `requires_grad_(False)`, what is not called any more, what no optimizer holds without any parameter of
-    the same module that one holds, what is thrown away (at the end of an epoch, to measure something), a way to the
-    loss that is cut while others are left, and one that is cut from the start is a note.
+    A curriculum that stops to train a part on purpose without `requires_grad_(False)`, and goes on to call it. A note
+    is: what was frozen by `requires_grad_(False)`; what is not called any more; what no optimizer holds where none
+    holds others of its module either, or of its layer and the same of another layer; what is thrown away (at the end
+    of an epoch, to measure something); a way to the loss that is cut while others are left, or from the start.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
-"""A norm uses statistics that nobody has measured.
+"""A norm uses statistics that nobody has measured, or that others than the trained batches have moved.
 
 What it means
     A batch norm keeps the mean and the variance of what it has seen, for the mode of evaluation. They are still the 0
     and 1 that it was made with: in that mode it normalises nothing. Its momentum is 0; or an average of the weights
-    follows the parameters and leaves the buffers as they were.
+    follows the parameters and leaves the buffers as they were. Or it is called in the mode of training by what trains
+    nothing, as an evaluation without `eval()`, whose data its statistics then hold.
 
 How it is decided
     At every eighth step up to the 64th, then at steps that double: mean 0 and variance 1, all of them, at two looks in
@@ -11,12 +12,17 @@ How it is decided
     which no optimizer holds, is not what it was made with: a copy of what was trained. Of models that the program
     calls.
 
+    Or, after four updates of its weight with as many calls of it in training each, there are at least two calls more
+    before one update, and as many as ever before the next; and so once more. Statistics that were begun anew meanwhile
+    (`reset_running_stats`) are measured on purpose.
+
 What to do
     Leave the momentum at 0.1; copy the buffers into the average, or measure them at its end
-    (`torch.optim.swa_utils.update_bn`).
+    (`torch.optim.swa_utils.update_bn`). Call `model.eval()` before what does not train, and `model.train()` after it.
 
 When it is wrong
-    A copy whose norms were folded into other layers.
+    A copy whose norms were folded into other layers. Who measures the statistics of what is trained now and then on
+    purpose, without beginning them anew.
 """
 
 from __future__ import annotations
@@ -24,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import UNMEASURED
+from hypocenter.detect.law_rows import MOVED, UNMEASURED
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Remedy
 
@@ -36,6 +42,18 @@ from hypocenter.nouns import Finding, Remedy
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the second look."""
     for row in window.by_phase["optimizer"]:
+        if row.port == MOVED:
+            yield Finding(
+                code="HC263", kind="config", severity="warning", step=row.call, rank=window.rank, phase="forward",
+                title=f"the statistics of {row.site} are moved by batches that nothing is trained on", site=row.site,
+                cause="program-error", confidence="likely",
+                why=(
+                    f"before this update it was called in training {row.summary.sum:.0f} times more than the "
+                    f"{row.module} of other updates, and so it was before that of step {row.step}",
+                ),
+                then=("in the mode of evaluation it uses statistics of other data",),
+                remedy=Remedy(action="evaluate", text="model.eval() before the evaluation, and model.train() after it"),
+            )  # fmt: skip
         if row.port == UNMEASURED:
             is_training = row.module == "training"
             why = (

@@ -3,7 +3,8 @@
 After an update a sample of parameters and of the optimizer's state is kept, and compared with what is there before the
 next update of that optimizer. Some parameters in turn are looked at, at updates that lie further and further apart, and
 all of them at steps of `--audit`. Where nobody waits for a device, a few elements of PEEKED parameters in turn are
-looked at every time.
+looked at every time; all elements of a small model, for one that has another exponent or sign and nothing else: that is
+a bit that has flipped, and no program's doing.
 
 A program may write to its parameters on purpose, and then it mostly has the habit: it clips them after each update, or
 averages them every few. So a change counts only where there was none between at least STAYS pairs of updates before, or
@@ -12,29 +13,31 @@ is none between FOLLOWED pairs after it, and only once for each tensor.
 
 from __future__ import annotations
 
-import functools
 import math
 import weakref
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from hypocenter import schedule
-from hypocenter.detect.law_rows import BALANCED, BETWEEN, CHANGED, GONE, OPTION, SITE, STATE
-from hypocenter.formats import FORMATS
+from hypocenter.detect.law_rows import BALANCED, BETWEEN, BIT, CHANGED, GONE, OPTION, SITE, STATE
 from hypocenter.nouns import Reading, replace
 from hypocenter.session.events import Observed, Observer, Update
-from hypocenter.session.framework import Framework, Peek
+from hypocenter.session.framework import WHOLE, Framework, Peek, stride_of
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
+from hypocenter.session.observers.slack import slack_of
 from hypocenter.tap.source import source_of
 from hypocenter.tap.weakly import Ref
 
 ELEMENTS = 256  # of a tensor
 PARAMETERS = 32  # in one step that is not audited
 PEEKED = 32  # parameters, in turn, of which a few elements are looked at each time
+LEAST_JUMP = 4  # binary orders of magnitude: who doubles a weight, or doubles it again, may mean it
 STAYS, FOLLOWED = 2, 4  # pairs of updates
 LONG = 8  # updates
-ROUNDINGS, FEW_ROUNDINGS = 32, 2  # of the largest of a tensor, in its format, or in a format of 16 bits: no write
 
 _Key = tuple[int, str]  # id of a parameter, and "value" or the name of its state
 
@@ -64,6 +67,7 @@ class _Kept:
     optimizer: weakref.ref[Any]
     values: dict[_Key, _Value] = field(default_factory=dict)
     first: int = 0  # of the parameters of that update of which there is a peek
+    window: int = 0  # how many there are in a peek
     peek: Peek | None = None
     n_peeks: int = 0  # in a row that found nothing
     moves: set[int] = field(default_factory=set)  # ids of all parameters of that update
@@ -100,8 +104,11 @@ class Between(Observer[Observed]):
         if kept.n_updates == LONG and self._has_state(optimizer, update):
             self._long_held.add(id(update.parameters[0]))
         kept.options = self.context.framework.settings(optimizer)
-        kept.first = kept.n_updates % max(1, -(-len(update.parameters) // PEEKED)) * PEEKED
-        peeked = update.parameters[kept.first : kept.first + PEEKED]
+        if not kept.window:
+            is_small = sum(math.prod(p.shape) for p in update.parameters) <= WHOLE
+            kept.window = max(PEEKED, len(update.parameters)) if is_small else PEEKED
+        kept.first = kept.n_updates % max(1, -(-len(update.parameters) // kept.window)) * kept.window
+        peeked = update.parameters[kept.first : kept.first + kept.window]
         kept.peek, kept.moves = self.context.framework.peek(peeked), moved
         kept.values = {}
         chosen = self._chosen(optimizer, kept.n_updates, update.step + 1)
@@ -118,7 +125,7 @@ class Between(Observer[Observed]):
         """What has changed of the few elements of each parameter, but of those that are looked at anyway."""
         before, kept.peek = kept.peek, None
         framework = self.context.framework
-        parameters = update.parameters[kept.first : kept.first + PEEKED]
+        parameters = update.parameters[kept.first : kept.first + kept.window]
         now = framework.peek(parameters) if before is not None else None
         if before is None or now is None or now.places != before.places:
             return []
@@ -127,7 +134,13 @@ class Between(Observer[Observed]):
             return []
         n_before, kept.n_peeks = kept.n_peeks, 0
         held = [(parameters[at], slice(*bounds)) for at, *bounds in now.places]
-        trios = [(before.values[at], now.values[at], _slack(framework, p)) for p, at in held]
+        few = [slice(at.start, at.stop, stride_of(at.stop - at.start)) for _, at in held]
+        trios = [
+            (before.values[at], now.values[at], _slack(framework, p)) for (p, _), at in zip(held, few, strict=True)
+        ]
+        for parameter, at in held:
+            if jump := jumped(framework.on_host(before.values[at]), framework.on_host(now.values[at])):
+                self.rows.append(self._of_bit(parameter, update.step, jump))
         found: list[tuple[_Key, Any, tuple[int, int]]] = []
         for (parameter, _), counts in zip(held, framework.n_changed(trios), strict=True):
             key = id(parameter), "value"
@@ -135,6 +148,12 @@ class Between(Observer[Observed]):
             if key not in kept.values:
                 found.append((key, parameter, counts))
         return found
+
+    def _of_bit(self, parameter: Any, step: int, jump: str) -> Reading:
+        order, shape = self.context.clock.next_order(), tuple(parameter.shape)
+        n = math.prod(shape)
+        row = count_row(self.context.label(parameter), CHANGED, step, order, (n, 1), shape=shape, module=BIT)
+        return replace(row, op=jump)
 
     def _of(self, optimizer: Any) -> _Kept:
         kept = self._kept.get(id(optimizer))
@@ -266,12 +285,21 @@ class Between(Observer[Observed]):
                 yield str(name), float(value), 0.0
 
 
+def jumped(before: NDArray[Any], now: NDArray[Any]) -> str:
+    """ "element 7 was 0.5 and is 32768", where one element alone has another sign or exponent; else nothing.
+
+    Args:
+        before, now: in float64, one-dimensional.
+    """
+    at = np.flatnonzero(before != now)
+    if len(at) != 1 or before[at[0]] == 0.0 or not np.isfinite(now[at[0]]):
+        return ""
+    was, is_now = float(before[at[0]]), float(now[at[0]])
+    fraction, exponent = math.frexp(is_now / was)
+    order = abs(exponent - 1)  # one bit of the exponent is worth a power of two of orders
+    is_bit = fraction == 0.5 and order >= LEAST_JUMP and order & (order - 1) == 0
+    return f"element {at[0]} was {was:.6g} and is {is_now:.6g}" if is_bit or is_now == -was else ""
+
+
 def _slack(framework: Framework, tensor: Any) -> float:
-    """Who moves a weight and puts it back by arithmetic leaves a rounding."""
-    return _slack_of(framework.name_of(tensor.dtype))
-
-
-@functools.cache
-def _slack_of(dtype: str) -> float:
-    form = FORMATS.get(dtype)
-    return 0.0 if form is None else form.eps * (ROUNDINGS if form.fraction_bits >= 23 else FEW_ROUNDINGS)
+    return slack_of(framework.name_of(tensor.dtype))

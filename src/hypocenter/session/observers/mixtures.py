@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from hypocenter.detect.law_rows import AWAY, ELSEWHERE, FAR_AWAY, LEFT_BEHIND, SITE
+from hypocenter.detect.law_rows import AWAY, ELSEWHERE, FAR_AWAY, FORGETS, LEFT_BEHIND, SITE
 from hypocenter.nouns import Reading, replace
 from hypocenter.session.observer import Context, Update
 from hypocenter.session.observers.grid import wide_dtype
@@ -31,8 +31,10 @@ TIMES = 3  # moves in a row that break the law
 ROUNDINGS = 64  # units of the format, of the average: a shorter move is not judged
 STRAIGHT = 0.03  # sine of the angle between a move and the way to the source
 UNLIKE, SLOW = 0.3, 0.5  # cosine of the angle between the two, and `a`: an average of something else
+FAST = 0.9  # `a` of what keeps next to nothing of what it was: its source, but not just
+WARM = 16  # updates, before which a decay that grows with their number may be as low
 MOST_SOURCES = 64  # of one shape, among which that of another tensor is looked for
-_NUMBERS = 6  # of a pair: see `_numbers`
+_NUMBERS = 7  # of a pair: see `_numbers`
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +53,14 @@ class Move:
         is_still: it has not moved at all, though its source is elsewhere.
         is_other: it went another way.
         likeness: cosine of the angle between the average, as it was, and its source.
+        is_copy: it is its source now, bit for bit.
     """
 
     a: float
     is_still: bool
     is_other: bool
     likeness: float
+    is_copy: bool
 
 
 @dataclass(slots=True, kw_only=True)
@@ -66,6 +70,7 @@ class _Watched:
     kept: list[tuple[_Pair, Tensor, Tensor]] = field(default_factory=list)  # as the update left them
     n_moves: int = 0
     n_away: int = 0
+    n_fast: int = 0
     n_elsewhere: dict[str, int] = field(default_factory=dict)
     n_behind: dict[str, int] = field(default_factory=dict)
     asked: str = ""  # whose other source is looked for
@@ -197,6 +202,12 @@ class Mixtures:
                 self._tell(watched, next(iter(straight)), AWAY, statistics.median_low(straight.values()), step)
             return
         watched.n_away, usual = 0, statistics.median_low(towards)
+        if self._n_updates >= WARM:
+            is_fast = FAST <= usual <= 1.0 and not any(each.is_copy for each in moves.values())
+            watched.n_fast = watched.n_fast + 1 if is_fast else 0
+            if watched.n_fast == TIMES - 1:
+                self._tell(watched, next(iter(straight)), FORGETS, usual, step)
+                return
         if watched.n_moves == 1 and usual <= SLOW:
             unlike = [name for name, a in straight.items() if a > 0 and abs(moves[name].likeness) < UNLIKE]
             if 2 * len(unlike) > len(moves):
@@ -223,11 +234,13 @@ class Mixtures:
 
 
 def _numbers(before: Tensor, towards: Tensor, now: Tensor) -> Tensor:
-    """Squares of the move, of the way, their product, and of the average and its source likewise: a vector."""
+    """Squares of the move, of the way, their product, of the average and its source likewise, of what is left."""
     wide = wide_dtype(now.device)
     before, towards, now = before.to(wide), towards.to(wide), now.to(wide)
-    move, way = now - before, towards - before
-    pairs = ((move, move), (way, way), (move, way), (before, before), (towards, towards), (before, towards))
+    move, way, left = now - before, towards - before, towards - now
+    pairs = (
+        (move, move), (way, way), (move, way), (before, before), (towards, towards), (before, towards), (left, left),
+    )  # fmt: skip
     return torch.stack([(one * other).sum() for one, other in pairs])
 
 
@@ -236,13 +249,13 @@ def move_of(numbers: Sequence[float], eps: float) -> Move:
 
     Args:
         numbers: sums of squares of the move, of the way to the source, of their product; of the average before, of the
-            source, of their product.
+            source, of their product; of what is left of the way.
         eps: of its format.
     """
-    moved, way, along, size, source, product = numbers
+    moved, way, along, size, source, product, left = numbers
     likeness = product / math.sqrt(size * source) if size > 0 and source > 0 else 1.0
     if not all(map(math.isfinite, numbers)) or way <= 0:
-        return Move(a=math.nan, is_still=False, is_other=False, likeness=likeness)
+        return Move(a=math.nan, is_still=False, is_other=False, likeness=likeness, is_copy=left == 0)
     is_long = moved > (ROUNDINGS * eps) ** 2 * size
     sine = math.sqrt(max(0.0, 1.0 - along * along / (moved * way))) if is_long else math.nan
     return Move(
@@ -250,4 +263,5 @@ def move_of(numbers: Sequence[float], eps: float) -> Move:
         is_still=moved == 0 and way > (ROUNDINGS * eps) ** 2 * size,
         is_other=is_long and sine > STRAIGHT,
         likeness=likeness,
+        is_copy=left == 0,
     )

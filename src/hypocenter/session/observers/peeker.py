@@ -1,4 +1,7 @@
-"""A few elements of each of many parameters on the host, in one operation: what it costs for each is no Python."""
+"""Elements of each of many parameters on the host, in one operation: what it costs for each is no Python.
+
+All elements of what is small, a few of each of the others.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,11 @@ from itertools import accumulate, pairwise
 import torch
 from torch import Tensor
 
-from hypocenter.session.framework import Peek
+from hypocenter.session.framework import WHOLE, Peek, stride_of
 from hypocenter.tap.gradients import PLAIN_TYPES
 from hypocenter.tap.host_memory import is_there
 from hypocenter.tap.weakly import Ref
 
-ELEMENTS = 16  # of a parameter, at an equal stride
 _ADDRESS = Tensor.data_ptr
 
 
@@ -50,7 +52,11 @@ def _views_of(parameters: Sequence[Tensor], addresses: list[int], first: Ref[Ten
         for at, p in enumerate(parameters)
         if p.device.type == "cpu" and p.is_floating_point() and p.is_contiguous() and p.numel() and is_there(p)
     ]
-    views = [flat[:: -(-flat.numel() // ELEMENTS)] for _, flat in chosen]
+    sizes = accumulate(flat.numel() for _, flat in chosen)
+    views = [
+        flat if size <= WHOLE else flat[:: stride_of(flat.numel())]
+        for (_, flat), size in zip(chosen, sizes, strict=True)
+    ]
     bounds = pairwise(accumulate(map(len, views), initial=0))
     places = tuple((at, *pair) for (at, _), pair in zip(chosen, bounds, strict=True))
     return _Views(addresses, views, places, first)

@@ -7,7 +7,7 @@ parameters the optimizers hold.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -200,7 +200,7 @@ class Use(Observer[Observed]):
             strangers[form] -= 1
             step = None if is_part and not beside else self._since(parameter, update)
             if step is not None:
-                beside = beside or siblings.get(name.rpartition(".")[0], "")
+                beside = beside or siblings.get(name.rpartition(".")[0], "") or hole(name, inside)
                 order, n_steps = self.context.clock.next_order(), update.step - step
                 row = number_row(name, NOT_STEPPED, update.step, order, n_steps, module=beside, call=len(outside))
                 self.rows.append(row)
@@ -237,3 +237,27 @@ class Use(Observer[Observed]):
 
 def _form(parameter: Any) -> tuple[Any, ...]:
     return tuple(parameter.shape), parameter.dtype
+
+
+def hole(name: str, inside: Sequence[str]) -> str:
+    """The parameter of another layer that an optimizer holds, where this one alone is missing in its own layer.
+
+    Who trains a few layers leaves out whole layers, and who trains a few parts leaves them out of every layer.
+
+    Args:
+        name: of a parameter that no optimizer holds.
+        inside: those that one does.
+    """
+    parts = name.split(".")
+    for place, part in enumerate(parts):
+        layer = ".".join(parts[: place + 1]) + "."
+        if part.isdigit() and any(each.startswith(layer) for each in inside):
+            others = (each for each in inside if _without(each, place) == _without(name, place))
+            if found := next(others, ""):
+                return found
+    return ""
+
+
+def _without(name: str, place: int) -> tuple[str, ...]:
+    parts = name.split(".")
+    return (*parts[:place], *parts[place + 1 :]) if len(parts) > place and parts[place].isdigit() else ()

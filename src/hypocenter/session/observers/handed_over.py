@@ -1,0 +1,105 @@
+"""The state that an optimizer goes on with is that of the same parameter, and of the same name. For HC259.
+
+Whenever a model or an optimizer is asked for its `state_dict`, samples of the optimizers' state are kept. An optimizer
+that begins with state, for parameters that are what they were then, must have been given what there was: where it has
+what another parameter had, or another state of the same one, something was put into the wrong place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from hypocenter.detect.law_rows import STATE_OF_ANOTHER
+from hypocenter.nouns import replace
+from hypocenter.session.observer import Context, Observer, Update
+from hypocenter.session.observers.optimizer_rows import number_row
+from hypocenter.session.observers.sampled import by_kind, sample
+from hypocenter.tap.host_memory import bytes_of
+from hypocenter.tap.own_frame import RAISED, hear
+from hypocenter.tap.weakly import Ref
+
+ELEMENTS, FEWEST = 64, 4  # of a tensor, and that are needed to tell two apart
+MOST = 8  # times that state is kept; who asks for it at every step does not resume from each
+VALUE = "value"
+
+_Place = tuple[str, str]  # a parameter, and the name of its state
+
+
+class HandedOver(Observer):
+    """Writes a row for the first state that is that of another."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._kept: dict[_Place, bytes] = {}
+        self._n_kept, self._step = 0, -1
+        self._seen: dict[int, Ref[Any]] = {}  # optimizers that have made an update
+
+    def attach(self) -> Callable[[], None]:
+        """Hear of both."""
+        undos = [hear(nn.Module, "state_dict", self._asked), hear(Optimizer, "state_dict", self._asked)]
+
+        def undo() -> None:
+            for each in undos:
+                each()
+
+        return undo
+
+    def _asked(self, *_: Any) -> Callable[[Any], None] | None:
+        step = self.context.clock.step
+        if step == self._step or self._n_kept >= MOST or not self._seen:
+            return None
+        return lambda result: None if result is RAISED else self._keep(step)
+
+    def _keep(self, step: int) -> None:
+        self._step, self._n_kept = step, self._n_kept + 1
+        alive = [optimizer for ref in self._seen.values() if (optimizer := ref()) is not None]
+        self._kept = {place: each for optimizer in alive for place, each in self._held(optimizer).items()}
+
+    def _held(self, optimizer: Any) -> dict[_Place, bytes]:
+        """Samples of all parameters and their state, on the host: one transfer for each format."""
+        found: dict[_Place, Tensor] = {}
+        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
+            label, state = self.context.label(parameter), optimizer.state.get(parameter) or {}
+            for name, value in ((VALUE, parameter), *state.items()):
+                if not isinstance(value, Tensor) or value.shape != parameter.shape or value.numel() < FEWEST:
+                    continue
+                if (values := sample(value.detach(), ELEMENTS)) is not None:
+                    found[label, str(name)] = values
+        places, held = list(found), dict[_Place, bytes]()
+        for where, samples in by_kind(list(found.values())).values():
+            host = torch.cat(samples).cpu().split([each.numel() for each in samples])
+            held.update((places[at], bytes_of(each).tobytes()) for at, each in zip(where, host, strict=True))
+        return held
+
+    def before_update(self, update: Update) -> None:
+        """An optimizer that has made none before, with state."""
+        optimizer = self.context.framework.optimizer(update.optimizer)
+        if not isinstance(optimizer, Optimizer):
+            return
+        known = self._seen.get(id(optimizer))
+        if known is not None and known() is optimizer:
+            return
+        self._seen[id(optimizer)] = Ref(optimizer)
+        if self._kept and optimizer.state:
+            self._compare(optimizer, update.step)
+
+    def _compare(self, optimizer: Optimizer, step: int) -> None:
+        held, places = self._held(optimizer), {each: place for place, each in self._kept.items() if place[1] != VALUE}
+        wrong = [
+            (place, places[now])
+            for place, now in held.items()
+            if held.get((place[0], VALUE)) == self._kept.get((place[0], VALUE), b"")
+            and now in places
+            and self._kept.get(place, now) != now
+            and now != now[:8] * (len(now) // 8)  # one number many times over is of nobody
+        ]
+        if wrong:
+            (label, name), (other, its) = wrong[0]
+            order = self.context.clock.next_order()
+            row = number_row(label, STATE_OF_ANOTHER, step, order, float(len(wrong)), module=name)
+            self.rows.append(replace(row, op=its, names=(other,)))

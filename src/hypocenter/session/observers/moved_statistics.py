@@ -1,0 +1,114 @@
+"""The statistics of a norm are of the batches that are trained on. For HC263.
+
+A batch norm that is called in the mode of training moves its statistics, whoever calls it: an evaluation that forgot
+`eval()` puts its own data in. Each such call counts up `num_batches_tracked`, whose version tells how often without a
+look at the device. Between two updates of the norm's weight there are as many calls as ever, or nobody can tell which
+were for training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import Tensor
+from torch.nn.modules.batchnorm import _NormBase
+
+from hypocenter.detect.law_rows import MOVED
+from hypocenter.session.observer import Context, Observer, Update
+from hypocenter.session.observers.optimizer_rows import number_row
+from hypocenter.session.observers.sampled import Deferred
+from hypocenter.tap.weakly import Ref
+
+USUAL = 4  # updates in a row with the same number of calls
+MORE = 2  # calls, than as a rule: one more may be a look at what the model makes
+TIMES = 2  # that there were more, and the rule held again after it
+NORMS = 4  # that are followed
+
+
+@dataclass(slots=True)
+class _Norm:
+    name: str
+    norm: Ref[_NormBase]
+    counter: Ref[Tensor]
+    version: int
+    usual: int = -1
+    n_usual: int = 0
+    more: int = 0  # calls at the update before, beyond the rule
+    n_times: int = 0
+    first: tuple[int, int, float] | None = None  # when there were more for the first time: step, version, batches
+    is_over: bool = False
+
+
+class MovedStatistics(Observer):
+    """Writes a row for the first norm that is called in training many times over without an update, now and then."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._deferred = Deferred(context.ride)
+        self._norms: list[_Norm] = []
+        self._is_found = self._is_told = False
+
+    def on_root(self, model: object) -> None:
+        """Norms are looked for anew."""
+        self._is_found = False
+
+    def before_update(self, update: Update) -> None:
+        """How often was it called since the last update?"""
+        if self._deferred.waiting:
+            self._deferred.read()
+        if not self._is_found:
+            self._is_found, self._norms = True, list(self._find(update))
+            return
+        own = None
+        for each in self._norms:
+            norm, counter = each.norm(), each.counter()
+            if each.is_over or norm is None or counter is None or norm.num_batches_tracked is not counter:
+                each.is_over = True
+                continue
+            own = set(map(id, update.parameters)) if own is None else own
+            if id(norm.weight) in own:
+                n, each.version = counter._version - each.version, counter._version
+                self._count(each, counter, n, update.step)
+        self._norms = [each for each in self._norms if not each.is_over]
+
+    def _find(self, update: Update) -> list[_Norm]:
+        own = set(map(id, update.parameters))
+        found = [
+            (self.context.names.module_name(norm) or type(norm).__name__, norm, norm.num_batches_tracked)
+            for root in self.context.names.roots()
+            for norm in root.modules()
+            if isinstance(norm, _NormBase) and norm.num_batches_tracked is not None and id(norm.weight) in own
+        ][:NORMS]
+        return [_Norm(name, Ref(norm), Ref(counter), counter._version) for name, norm, counter in found]
+
+    def _count(self, each: _Norm, counter: Tensor, n: int, step: int) -> None:
+        if each.n_usual < USUAL:
+            each.n_usual, each.usual = each.n_usual + 1 if n == each.usual else 1, n
+            return
+        before, more = each.more, n - each.usual
+        each.more = max(0, more)
+        if before and more > 0:
+            each.is_over = True  # it is called now this often and now that
+        if each.is_over or more < MORE or not each.usual:
+            return
+        version = each.version
+
+        def read(host: Sequence[float]) -> None:
+            each.n_times += 1
+            if each.first is None:
+                each.first = step, version, host[0]
+                return
+            first, at, n_batches = each.first
+            if host[0] - n_batches != version - at:
+                each.is_over = True  # somebody has begun them anew: they are measured on purpose
+            elif each.n_times == TIMES:
+                each.is_over = True
+                if self._is_told:
+                    return
+                self._is_told = True
+                order = self.context.clock.next_order()
+                row = number_row(each.name, MOVED, step, order, float(more), module=str(each.usual), call=first)
+                self.rows.append(row)
+
+        self._deferred.add(counter.detach().float().reshape(1), read)

@@ -1,0 +1,74 @@
+"""An evaluation in the mode of training is told by the norms that it moves; calls that are meant are not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import hypocenter
+from hypocenter.diagnose.diagnosis import diagnose
+from hypocenter.record.reader import open_run
+
+Between = Callable[[nn.Module, int], None]
+
+
+def calls(model: nn.Module, n: int) -> None:
+    with torch.no_grad():
+        for _ in range(n):
+            model(torch.randn(16, 6) + 1.0)
+
+
+def in_training(model: nn.Module, step: int) -> None:
+    if step % 8 == 7:
+        calls(model, 4)
+
+
+def in_evaluation(model: nn.Module, step: int) -> None:
+    model.eval()
+    in_training(model, step)
+    model.train()
+
+
+def looks_once(model: nn.Module, step: int) -> None:
+    calls(model, step % 8 == 7)
+
+
+def each_time(model: nn.Module, step: int) -> None:
+    calls(model, 4)
+
+
+def now_and_then(model: nn.Module, step: int) -> None:
+    calls(model, (0, 0, 3, 0, 0, 0, 0, 5, 2, 0, 4, 3)[step % 12])
+
+
+def measures_anew(model: nn.Module, step: int) -> None:
+    if step % 8 == 7:
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm1d):
+                module.reset_running_stats()
+        calls(model, 4)
+
+
+MEANT = (in_evaluation, looks_once, each_time, now_and_then, measures_anew)
+
+
+@pytest.mark.parametrize(("between", "told"), [(in_training, ["HC263"]), *((each, []) for each in MEANT)])
+def test_an_evaluation_in_the_mode_of_training_is_told(tmp_path: Path, between: Between, told: list[str]) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+    with hypocenter.watch(out=str(tmp_path / "run")):
+        for step in range(40):
+            optimizer.zero_grad()
+            model(torch.randn(16, 6)).square().mean().backward()
+            optimizer.step()
+            between(model, step)
+
+    found = [each for each in diagnose(open_run(tmp_path / "run")).findings if each.code == "HC263"]
+    assert [each.code for each in found] == told
+    assert [(each.step, each.site) for each in found] == [(8, "1")] * len(told)

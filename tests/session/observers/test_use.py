@@ -1,0 +1,49 @@
+"""A part of one layer that no optimizer holds is told; whole layers, and a part of every layer, are a choice."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import hypocenter
+from hypocenter.diagnose.diagnosis import diagnose
+from hypocenter.record.reader import open_run
+
+
+class Layer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(6, 12), nn.Linear(12, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + self.down(self.up(x).relu())
+
+
+@pytest.mark.parametrize(
+    ("left_out", "told"),
+    [
+        (("1.up",), [("warning", "1.up.weight")]),
+        (("1.",), [("note", "1.up.weight")]),
+        (("1.up", "0.up", "2.up"), [("note", "0.up.weight")]),
+        ((), []),
+    ],
+)
+def test_a_hole_in_one_of_many_layers_is_told(
+    tmp_path: Path, left_out: tuple[str, ...], told: list[tuple[str, str]]
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(Layer(), Layer(), Layer())
+    held = [p for name, p in model.named_parameters() if not name.startswith(left_out or ("none",))]
+    optimizer = torch.optim.SGD(held, lr=0.01)
+
+    with hypocenter.watch(out=str(tmp_path / "run")):
+        for _ in range(8):
+            model(torch.randn(4, 6)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    found = diagnose(open_run(tmp_path / "run")).findings
+    assert [(each.severity, each.param) for each in found if each.code == "HC233"] == told
