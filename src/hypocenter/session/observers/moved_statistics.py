@@ -2,8 +2,8 @@
 
 A batch norm that is called in the mode of training moves its statistics, whoever calls it: an evaluation that forgot
 `eval()` puts its own data in. Each such call counts up `num_batches_tracked`, whose version tells how often without a
-look at the device. Between two updates of the norm's weight there are as many calls as ever, or nobody can tell which
-were for training.
+look at the device. Between two updates of the norm's weight there are as many calls beside those that a backward
+follows as ever, or nobody can tell which were for training.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ class _Norm:
     norm: Ref[_NormBase]
     counter: Ref[Tensor]
     version: int
-    usual: int = -1
+    n_backwards: int
+    usual: int = 0  # calls between two updates
+    beside: int = 0  # of them, more than backwards
     n_usual: int = 0
     more: int = 0  # calls at the update before, beyond the rule
     n_times: int = 0
@@ -48,6 +50,11 @@ class MovedStatistics(Observer):
         self._deferred = Deferred(context.ride)
         self._norms: list[_Norm] = []
         self._is_found = self._is_told = False
+        self._n_backwards = 0
+
+    def before_backward(self, roots: Sequence[Tensor]) -> None:
+        """What goes back was called to train."""
+        self._n_backwards += 1
 
     def on_root(self, model: object) -> None:
         """Norms are looked for anew."""
@@ -68,8 +75,9 @@ class MovedStatistics(Observer):
                 continue
             own = set(map(id, update.parameters)) if own is None else own
             if id(norm.weight) in own:
-                n, each.version = counter._version - each.version, counter._version
-                self._count(each, counter, n, update.step)
+                n, n_backwards = counter._version - each.version, self._n_backwards - each.n_backwards
+                each.version, each.n_backwards = counter._version, self._n_backwards
+                self._count(each, counter, n, n - n_backwards, update.step)
         self._norms = [each for each in self._norms if not each.is_over]
 
     def _find(self, update: Update) -> list[_Norm]:
@@ -80,13 +88,15 @@ class MovedStatistics(Observer):
             for norm in root.modules()
             if isinstance(norm, _NormBase) and norm.num_batches_tracked is not None and id(norm.weight) in own
         ][:NORMS]
-        return [_Norm(name, Ref(norm), Ref(counter), counter._version) for name, norm, counter in found]
+        n = self._n_backwards
+        return [_Norm(name, Ref(norm), Ref(counter), counter._version, n) for name, norm, counter in found]
 
-    def _count(self, each: _Norm, counter: Tensor, n: int, step: int) -> None:
+    def _count(self, each: _Norm, counter: Tensor, n: int, beside: int, step: int) -> None:
         if each.n_usual < USUAL:
-            each.n_usual, each.usual = each.n_usual + 1 if n == each.usual else 1, n
+            each.n_usual = each.n_usual + 1 if (n, beside) == (each.usual, each.beside) else 1
+            each.usual, each.beside = n, beside
             return
-        before, more = each.more, n - each.usual
+        before, more = each.more, beside - each.beside
         each.more = max(0, more)
         if before and more > 0:
             each.is_over = True  # it is called now this often and now that
