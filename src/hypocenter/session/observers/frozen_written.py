@@ -25,7 +25,7 @@ from hypocenter.tap.source import source_of
 from hypocenter.tap.weakly import Ref
 
 EVERY = 4  # updates, where looking is work for a device; on the host each
-PARAMETERS, NEIGHBOURS, SOURCES, ELEMENTS = 8, 4, 16, 64
+PARAMETERS, NEIGHBOURS, SOURCES, ELEMENTS = 3, 4, 64, 64
 STAYS = 4  # looks in a row
 SHRUNK = 0.5  # of its norm: begun anew
 STRAIGHT = 0.99  # cosine of the angle between its move and the way to another one
@@ -102,26 +102,17 @@ class FrozenWritten(Observer):
             before, before_norms, each.before, each.norms = each.before, each.norms, now.clone(), norms
             if before is None or before_norms is None or before.shape != now.shape:
                 return
-            move = now.float() - before.float()
-            limit = slack_of(name_of(now.dtype)) * before.float().abs().max()
-            others = [
-                s for ref in each.alike if (p := ref()) is not None and (s := sample(p.detach(), ELEMENTS)) is not None
-            ]
-            ways = [other.float() - before.float() for other in others if other.shape == move.shape]
-            cosines = [(move @ way) / (move.norm() * way.norm()).clamp_min(1e-30) for way in ways]
-            facts = [
-                (move.abs() > limit).any().float(),
-                (norms < SHRUNK * before_norms).any().float(),
-                torch.stack(cosines).max() if cosines else move.new_zeros(()),
-            ]
+            move, was = now.float() - before.float(), before.float()
+            limit = slack_of(name_of(now.dtype)) * was.abs().max()
+            facts = [(move.abs() > limit).any().float(), (norms < SHRUNK * before_norms).any().float()]
 
         def read(host: Sequence[float]) -> None:
-            has_changed, has_shrunk, cosine = host
+            has_changed, has_shrunk = host
             if not has_changed:
                 each.n_stayed += 1
                 return
             each.is_over = True
-            if not self._is_told and each.n_stayed >= STAYS and not has_shrunk and cosine < STRAIGHT:
+            if not self._is_told and each.n_stayed >= STAYS and not has_shrunk and not _follows(each, was, move):
                 self._is_told = True
                 order = self.context.clock.next_order()
                 row = number_row(each.name, FROZEN_WRITTEN, step, order, float(each.n_stayed))
@@ -130,6 +121,15 @@ class FrozenWritten(Observer):
                 self.rows.append(replace(row, source=source))
 
         self._deferred.add(torch.stack(facts), read)
+
+
+@torch.no_grad()
+def _follows(each: _Frozen, was: Tensor, move: Tensor) -> bool:
+    """Whether it went straight towards a trained one. Waits for the device, once in a run."""
+    others = [sample(p.detach(), ELEMENTS) for ref in each.alike if (p := ref()) is not None]
+    ways = [other.float() - was for other in others if other is not None and other.shape == move.shape]
+    cosines = [(move @ way) / (move.norm() * way.norm()).clamp_min(1e-30) for way in ways]
+    return bool(cosines) and float(torch.stack(cosines).max()) >= STRAIGHT
 
 
 @dataclass(frozen=True, slots=True)
