@@ -100,6 +100,14 @@ def test_a_quantizer_with_a_learned_scale_is_not_meant_to_be_one(x):
     assert error(own, x, torch.tensor(0.1, requires_grad=True)) is None
 
 
+def test_a_kernel_that_reads_float64_as_its_own_format_cannot_be_asked(x):
+    """As one that is given an address; its backward is wrong by a half, but nobody can tell."""
+    as_float32 = function(lambda x: x.contiguous().view(torch.float32)[..., : x.shape[-1]] ** 2, lambda g, x: g * x)
+
+    assert error(as_float32, x) is None
+    assert error(function(lambda x: x**2, lambda g, x: g * x), x) is not None
+
+
 def test_the_argument_is_named(x):
     weight, bias = torch.randn(8, 16, requires_grad=True), torch.randn(8, requires_grad=True)
     own = function(linear, lambda g, x, w, b: (g @ w, g.T @ x, g.mean(0)))
