@@ -234,6 +234,21 @@ def test_an_autoencoder(tmp_path):
     assert found(tmp_path, model, lambda m: functional.mse_loss(m(x), x)) == []
 
 
+@pytest.mark.parametrize("is_drawn", [True, False])
+def test_a_mixup_of_what_a_layer_gave_is_meant(tmp_path, is_drawn):
+    """By numbers that are drawn; a fixed place of another sample is no mixup."""
+    x, y = torch.randn(6, WIDTH), torch.randint(0, 3, (6,))
+    head = nn.Linear(WIDTH, 3)
+
+    def step(model):
+        h = model(x)
+        other = h[torch.randperm(6)] if is_drawn else h.roll(1, 0)
+        return functional.cross_entropy(head(0.7 * h + 0.3 * other), y)
+
+    told = found(tmp_path, nn.Linear(WIDTH, WIDTH), step)
+    assert [f.code for f in told] == ([] if is_drawn else ["HC241"])
+
+
 class InFloat8(nn.Module):
     """Cast by one scale for the whole tensor, as tensor-wise recipes do: a larger sample moves the others' rounding."""
 

@@ -145,7 +145,7 @@ def _find_rows(subject: Subject, facts: Facts) -> None:
     elif of_model and of_model[0].tensor.dim() > 1:
         _guess_rows(facts, of_model, [each.tensor for each in shaped if _is_label(each)])
     facts.relates_rows = next((name for each in of_model if (name := _relating(each, facts.n_rows))), "")
-    facts.relates_rows = facts.relates_rows or _outside(subject, facts.n_rows)
+    facts.relates_rows = facts.relates_rows or _outside(subject, facts.n_rows) or subject.mixing
     if facts.n_rows and not facts.is_certain and not facts.relates_rows:
         main = of_model[0].tensor
         facts.relates_rows = next((name for m in subject.modules if (name := _rows_meet(m, main))), "")

@@ -108,6 +108,7 @@ class Subject:
         held: what was held still in the last forward.
         n_forwards: how many were done.
         picking: ids of `given` by which code outside of modules picks rows of what was computed, or adds up in them.
+        mixing: what draws numbers by which it does so, as a mixup of what a layer gave; "": nothing.
         running: the call of the tape that is done now, in a forward.
         without_gradient: parameters that an optimizer holds, by name, to which no gradient came.
     """
@@ -125,6 +126,7 @@ class Subject:
         self._thinning: dict[Key, tuple[int, int]] = {}
         self.given: list[Given] = []
         self.picking: set[int] = set()
+        self.mixing, self._drawn = "", dict[int, str]()  # by slot: what draws whole numbers there
         self._whole: dict[int, list[int]] = {}  # by slot: places in `given` of the whole numbers that it is made of
         for position, event in replayer.events(microbatch):
             self._events[position] = self._own(position, event)
@@ -154,7 +156,10 @@ class Subject:
                     whole = [*range(first, len(self.given))]
                 if _picks_rows(event, key, path):
                     self.picking |= {id(self.given[i]) for i in whole}
+                    self.mixing = self.mixing or (self._drawn.get(slot, "") if slot is not None else "")
                 sources = [*sources, *whole] if sources is not None and whole else None
+        if getattr(event.function, "__name__", "") in _DRAWING:
+            self._drawn.update(dict.fromkeys(event.slots, f"torch.{event.function.__name__}"))
         if event.module is None and sources:
             self._whole.update(dict.fromkeys(event.slots, sources))
         return replace(event, args=args, kwargs=kwargs)
@@ -285,6 +290,7 @@ class Subject:
         return value.detach() if step < 2 else value.detach().movedim(dim, -1)[..., ::step].movedim(-1, dim).clone()
 
 
+_DRAWING = frozenset({"randperm", "randint", "multinomial"})
 _PICKS = frozenset({"index_select", "index_add", "index_add_", "index_copy", "scatter_add", "scatter_add_", "gather"})
 
 
