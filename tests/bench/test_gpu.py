@@ -16,6 +16,7 @@ import warm  # noqa: E402
 
 from bench.gpu import __main__ as command  # noqa: E402
 from bench.gpu import rows  # noqa: E402
+from bench.gpu.checks import programs  # noqa: E402
 
 TORCHRUN = str(Path(sys.executable).with_name("torchrun"))
 ON_CPU = [name for name in command.CHECKS if "cpu" in command._check(name).NEEDS]
@@ -79,3 +80,17 @@ def test_a_check_that_breaks_is_a_row_of_its_own(monkeypatch):
     monkeypatch.setattr(command, "_check", lambda name: Broken)
     (row,) = command._rows("x", "cpu")
     assert (row.is_ok, "broken" in row.seen) == (False, True)
+
+
+@pytest.mark.usefixtures("_in_forks")
+def test_programs_of_a_device_are_judged(monkeypatch, tmp_path):
+    monkeypatch.setenv("DEVICE", "cpu")
+    monkeypatch.setenv("PYTHONPATH", f"{ROOT / 'src'}:{programs.OWN}")
+    monkeypatch.setattr(programs, "_run", rows._run)
+
+    healthy = programs._healthy(programs.OWN / "healthy" / "sparse.py", tmp_path)
+    faulty = programs._faulty(programs.OWN / "faulty" / "masked_row.py", tmp_path)
+
+    assert (healthy.is_ok, healthy.seen) == (True, "nothing")
+    assert (faulty.is_ok, faulty.expected) == (True, "HC102 at step 4")
+    assert set(programs.EXPECTED) == {path.stem for path in (programs.OWN / "faulty").glob("*.py")}
