@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from threading import Thread
 from typing import Any, ClassVar
+from urllib.request import Request, urlopen
 
 FAULTS = ("slow", "503", "cut", "full", "lost answer")
 SECRET = "wJalrXUtnFEMI-never-in-a-recording"  # of nothing: the server takes any
@@ -113,6 +114,8 @@ def served(bucket: str = "runs") -> Generator[Store]:
     moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     moto.start()
     _, port = moto.get_host_and_port()
+    # What an earlier server of this process has kept is another's.
+    urlopen(Request(f"http://127.0.0.1:{port}/moto-api/reset", method="POST"), timeout=60).close()
     server = _Server(("127.0.0.1", 0), _Proxy)
     store = _Proxy.store = Store(server.server_address[1], port)
     Thread(target=server.serve_forever, daemon=True).start()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -144,10 +145,9 @@ def test_nothing_and_zeros():
 def test_what_is_asked_of_torchao_is_asked_where_it_is_installed():
     own = [os.environ["TRITON_PYTHON"], "-m", "pytest", __file__, "-q", "-p", "no:cacheprovider", "-k", "torchao_does"]
     env = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    env["PYTHONPATH"] = str(Path(__file__).parents[2] / "src")  # where .venv is seen, what it points to is not
     told = subprocess.run(own, env=env, capture_output=True, text=True, timeout=600, check=False)
 
-    if told.returncode < 0 and "failed" not in told.stdout:
-        pytest.skip(f"the process of torchao was ended by signal {-told.returncode}: {told.stderr[-2000:]}")
     assert "3 passed" in told.stdout, f"exit code {told.returncode}: {told.stdout[-2000:]}{told.stderr[-4000:]}"
 
 

@@ -22,9 +22,8 @@ def run(device: str, folder: Path) -> list[Row]:
             ours = [sys.executable, "-m", "hypocenter", "run", "--out", str(folder / f"{kind}-{level}"), *options]
             done = _run([*ours, str(PROGRAM), kind, n, "--profile"])
             rows.append(Row(what=f"{kind}, {level}", seen=_seen(done), expected="measured"))
-            for line in done.out.splitlines():
-                if line.startswith("where "):
-                    rows.append(Row(what=f"{kind}, {level}, where", seen=line.removeprefix("where ")))
+            where = [line.removeprefix("where ") for line in done.out.splitlines() if line.startswith("where ")]
+            rows += [Row(what=f"{kind}, {level}, where", seen=each) for each in where]
     return rows
 
 

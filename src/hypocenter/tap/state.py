@@ -80,7 +80,7 @@ def restore_rng(state: RngState) -> None:
         module = getattr(torch, state.device_type)
         for index, each in enumerate(state.devices):
             _set_state(module, index, each)
-        _set_state(module, module.current_device(), state.device)
+        _set_state(module, None, state.device)
     random.setstate(state.python)
     if state.numpy is not None:
         sys.modules["numpy"].random.set_state(state.numpy)
@@ -107,26 +107,30 @@ def seeded(seed: int) -> None:
             generator.manual_seed(seed)
 
 
-def _set_state(module: Any, index: int, state: torch.Tensor) -> None:
+def _set_state(module: Any, index: int | None, state: torch.Tensor) -> None:
+    """Of the device with this number; None: of the current one."""
     generator = _without_reset(module, index)
-    if generator is None:
-        module.set_rng_state(state, index)
-    else:
+    if generator is not None:
         generator.set_state(state)
+    elif index is None:
+        module.set_rng_state(state)
+    else:
+        module.set_rng_state(state, index)
 
 
-def _without_reset(module: Any, index: int) -> torch.Generator | None:
+def _without_reset(module: Any, index: int | None) -> torch.Generator | None:
     """Another generator on the state of this device's; None: there is no such thing.
 
     Where the state of CUDA's own generator object is set, the next LSTM or GRU with dropout draws a seed for cuDNN's
     dropout anew (`CUDAGeneratorImpl::reset_rnn_state`), which the run without us would not. The flag for it is the
     object's, and the state is shared with this one.
     """
-    own = getattr(module, "default_generators", ())
-    share = getattr(own[index], "graphsafe_get_state", None) if index < len(own) else None
-    if share is None or own[index].device.type != "cuda":
+    all_of_them = getattr(module, "default_generators", ())
+    if not all_of_them:
         return None
-    return share()
+    own = all_of_them[module.current_device() if index is None else index]
+    share = getattr(own, "graphsafe_get_state", None)
+    return share() if share is not None and own.device.type == "cuda" else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
