@@ -14,6 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 import hypocenter
+from hypocenter.session.observers import after_use
 from hypocenter.session.observers.loads import renamed
 from tests.session.observers.test_laws import findings
 
@@ -149,6 +150,12 @@ def halved(model: Net) -> None:
 @pytest.mark.parametrize("zeroes_late", [False, True])
 def test_gradients_that_are_changed_too_late(tmp_path, zeroes_late):
     assert after_each_step(tmp_path, halved, zeroes_late=zeroes_late) == ["HC257"]
+
+
+def test_gradients_in_the_memory_of_a_graph_are_overwritten_by_its_next_run(tmp_path, monkeypatch):
+    monkeypatch.setattr(after_use, "reuses_memory", lambda: True)
+
+    assert after_each_step(tmp_path, halved) == []
 
 
 @pytest.mark.parametrize(

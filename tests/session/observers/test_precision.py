@@ -20,6 +20,7 @@ from hypocenter.nouns import Finding
 from hypocenter.record.reader import open_run
 from hypocenter.replay.engine import Replayer
 from hypocenter.replay.shadow import Shadow
+from hypocenter.session.observers import precision
 from tests.session.observers.test_laws import findings
 
 N_STEPS = 3
@@ -257,3 +258,11 @@ def test_code_that_cannot_be_done_again_is_left_alone(tmp_path: Path, monkeypatc
 
     assert told(Averaged(torch.bfloat16), lambda: torch.randn(4, 700, 4), tmp_path) == []
     assert diagnose(open_run(tmp_path)).status == "healthy"
+
+
+@pytest.mark.parametrize(("peak", "expected"), [(0, 250), (100, 100), (900, 250)])
+def test_a_shadow_takes_a_share_of_what_is_free_and_no_more_than_the_step(monkeypatch, peak, expected):
+    monkeypatch.setattr(precision, "free_bytes", lambda _: 1000)
+    monkeypatch.setattr(precision, "peak_bytes", lambda _: peak)
+
+    assert precision._room(torch.device("cpu")) == expected
