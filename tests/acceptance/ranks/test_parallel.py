@@ -11,6 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from hypocenter.detect.local_rows import LOCAL
+from hypocenter.record.reader import open_run
+
 JOB = Path(__file__).with_name("parallel_job.py")
 SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("fsdp1-bf16", "fsdp2-bf16", "sp", "1f1b")]
 LAYOUTS = ["ddp", "fsdp1", "fsdp1-flat", "fsdp2", "tp", "mesh", "gpipe", *SLOW]
@@ -104,6 +107,9 @@ def test_a_gradient_that_one_rank_spoils_is_named(layout, rank, tmp_path):
         'grad.view(-1)[0] = float("nan")  # <- fault: gradient',
     )
     assert is_at(found, layout, rank)
+    own = {row.site for row in open_run(tmp_path / "job" / "run").readings() if (row.port, row.step) == (LOCAL, 3)}
+    assert own <= {f"blocks.{block}.scale"}
+    assert own or not layout.startswith(("ddp", "fsdp"))
     plain = weights_of_plain(layout, "gradient", "--rank", str(rank), "--survive")
     assert are_bit_identical(weights(tmp_path / "job"), plain)
 

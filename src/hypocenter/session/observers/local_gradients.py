@@ -38,7 +38,6 @@ class _What:
     parameter: weakref.ref[torch.Tensor]
     size: torch.Size
     kind: torch.dtype
-    label: str
     name: str
     shape: tuple[int, ...]
     dtype: str
@@ -184,20 +183,26 @@ class LocalGradients(Observer):
 
     def _described(self, each: Local, values: torch.Tensor) -> _What:
         key = id(each.parameter)
-        label = each.name or self.context.label(each.parameter)
+        name = self._name_below(each) or self.context.label(each.parameter)
         known = self._whats.get(key)
         if (
-            known is not None and known.parameter() is each.parameter and known.label == label
+            known is not None and known.parameter() is each.parameter and known.name == name
             and known.size == values.shape and known.kind is values.dtype
         ):  # fmt: skip
             return known
         what = _What(
-            Ref(each.parameter), values.shape, values.dtype, label, strip(label) if each.name else label,
-            tuple(values.shape), str(values.dtype).removeprefix("torch."),
+            Ref(each.parameter), values.shape, values.dtype, name, tuple(values.shape),
+            str(values.dtype).removeprefix("torch."),
         )  # fmt: skip
         if not each.name:
             self._whats[key] = what
         return what
+
+    def _name_below(self, each: Local) -> str:
+        if not each.name:
+            return ""
+        module = self.context.names.module_name(each.module) if each.module is not None else None
+        return f"{module}.{strip(each.name)}" if module else strip(each.name)
 
     def _note(
         self, seen: _Seen, step: int, scale: float, facts: Sequence[tuple[int | None, tuple[float, ...]]], *,

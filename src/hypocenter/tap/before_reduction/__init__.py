@@ -33,7 +33,8 @@ class Local(NamedTuple):
 
     parameter: torch.Tensor
     gradient: torch.Tensor
-    name: str = ""  # where the parameter is not one of the model's own (a part of a flat one)
+    name: str = ""  # below `module`, where a framework knows the gradient by it: its parameter may be a flat one
+    module: torch.nn.Module | None = None
 
 
 Tell = Callable[[Sequence[Local]], None]

@@ -31,12 +31,10 @@ def attach(tell: Tell, warn: Callable[[str], None]) -> Undo:
 
 def _parts(handle: Any, flat: Any) -> Any:
     """Each parameter's part; padding between them has no name."""
-    prefix = str(getattr(handle, "_fully_sharded_module_fqn", "") or "")
     names = iter(flat._fqns)
     offset = 0
     gradient = flat.grad.view(-1)
     for n, is_padding in zip(flat._numels_with_padding, flat._is_padding_mask, strict=True):
         if not is_padding:
-            name = next(names)
-            yield Local(flat, gradient[offset : offset + n], f"{prefix}.{name}" if prefix else name)
+            yield Local(flat, gradient[offset : offset + n], next(names), handle._fully_sharded_module)
         offset += n

@@ -15,6 +15,7 @@ def attach(tell: Tell, warn: Callable[[str], None]) -> Undo:
     """Put a look before `foreach_reduce`."""
 
     def before(fsdp_params: Sequence[Any], unsharded_grads: Sequence[Any], *_: Any, **__: Any) -> None:
-        tell([Local(p.sharded_param, g, p._param_fqn or "") for p, g in zip(fsdp_params, unsharded_grads, strict=True)])
+        held = [(p.sharded_param, p._module_info) for p in fsdp_params]
+        tell([Local(p, g, of.param_name, of.module) for (p, of), g in zip(held, unsharded_grads, strict=True)])
 
     return around(importlib.import_module(needs), "foreach_reduce", before)
