@@ -100,7 +100,8 @@ def test_a_gradient_that_one_rank_spoils_is_named(layout, rank, tmp_path):
 
     block = 1 if (layout, rank) in (("gpipe", 0), ("1f1b", 0)) else 2
     found = blamed(ended)
-    assert (found["step"], found["site"], found["param"]) == (3, f"blocks.{block}", f"blocks.{block}.scale")
+    place = (3, f"blocks.{block}", f"blocks.{block}.scale")
+    assert (found["step"], found["site"], found["param"]) == place, (found, ended.stderr)
     assert (found["phase"], found["op"], found["source"]["text"]) == (
         "backward",
         "aten.copy_.default",
