@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -62,7 +63,7 @@ class Looked:
         held: those that were asked and hold.
         not_asked: the others, with the reason.
         notes: what was held still while inputs were changed.
-        n_forwards: how many forwards it took.
+        n_forwards: how many forwards of the whole batch it took.
         is_cut_short: there was no time for all of them.
         losses: what is wrong with its loss, or with a backward of the program's own.
     """
@@ -90,7 +91,7 @@ def look(subject: Subject, relations: Iterable[Relation] | None = None, *, with_
         told = {*looked.held, *looked.not_asked, *(each.relation for each in looked.broken)}
         looked.not_asked |= {each.name: str(why) for each in chosen if each.name not in told}
         looked.is_cut_short = isinstance(why, OutOfTime)
-    looked.n_forwards = subject.n_forwards
+    looked.n_forwards = math.ceil(subject.n_forwards)
     return looked
 
 
@@ -236,7 +237,8 @@ def _kept_of_batch(module: str, before: Ran, after: Ran) -> str:
 
 def _where(between: tuple[Way, Way], subject: Subject, facts: Facts) -> str:
     """The first module that differs between two ways of a forward, as the end of a sentence."""
-    before, after = (_kept(way, subject, facts).calls for way in between)
+    made = {way: _kept(way, subject, facts).calls for way in sorted(between, key=lambda way: way not in facts.kept)}
+    before, after = (made[way] for way in between)
     call, source, _ = _first(before, after, Trial(changed={}, parts=Whole(), what="", whom=""), facts.tolerance)
     name, kind = ("", "") if call is None else call.module if call.is_end else call.around
     line = "" if source is None else f", before {source.file}:{source.line}"

@@ -29,10 +29,14 @@ class Evaluation:
 
 
 def evaluation(subject: Subject, facts: Facts) -> Evaluation:
-    """Two forwards, the first time; one where the run evaluates."""
+    """One forward, the first time; two where it draws random numbers: then it is asked how far they take it."""
     if facts.evaluation is None:
-        once = facts.ran if facts.ran.is_evaluated else subject.run(way=EVALUATED)
-        again = subject.run(way=AGAIN)
-        has_drawn = again.has_drawn or subject.has_own_generators
-        facts.evaluation = Evaluation(ran=once, away=moved(SAME, facts, again, once), has_drawn=has_drawn)
+        ran, away = subject.run(way=AGAIN, keeps=bool(facts.kept)), 0.0  # who looks for a module will look here, too
+        has_drawn = ran.has_drawn or subject.has_own_generators
+        if facts.kept and not has_drawn:
+            facts.kept[EVALUATED] = ran
+        if has_drawn:
+            again, ran = ran, facts.ran if facts.ran.is_evaluated else subject.run(way=EVALUATED)
+            away = moved(SAME, facts, again, ran)
+        facts.evaluation = Evaluation(ran=ran, away=away, has_drawn=has_drawn)
     return facts.evaluation

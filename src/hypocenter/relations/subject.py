@@ -106,7 +106,7 @@ class Subject:
 
     Attributes:
         held: what was held still in the last forward.
-        n_forwards: how many were done.
+        n_forwards: how many were done; of a part of the samples, that part of one.
         picking: ids of `given` by which code outside of modules picks rows of what was computed, or adds up in them.
         mixing: what draws numbers by which it does so, as a mixup of what a layer gave; "": nothing.
         running: the call of the tape that is done now, in a forward.
@@ -118,7 +118,7 @@ class Subject:
         limit_s: float = math.inf,
     ) -> None:  # fmt: skip
         self._replayer, self._microbatch, self.name = replayer, microbatch, name
-        self.n_rows, self.n_forwards, self.held = n_rows, 0, Held()
+        self.n_rows, self.n_forwards, self.held = n_rows, 0.0, Held()
         self.limit_s, self._began, self._longest_s = limit_s, time.perf_counter(), 0.0
         self._events: dict[int, Event] = {}
         self.running: Event | None = None
@@ -245,7 +245,7 @@ class Subject:
             return event if way.seed is None else replace(event, rng=None)
 
         self.held, heard = Held(pairs if is_embedded else ()), Heard(self.name, keeps=keeps)
-        self.n_forwards += 1
+        self.n_forwards += 1 if rows is None else len(rows.kept) / rows.n
         ran = Ran(calls=heard.calls)
 
         def gather(slots: dict[int, Tensor]) -> None:

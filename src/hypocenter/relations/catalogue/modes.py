@@ -6,8 +6,8 @@ What it means
     An evaluation that draws random numbers is another one each time, and a score with it.
 
 How it is decided
-    Two replays in evaluation mode, with other random numbers. Dropout is off in training, too, and BatchNorm takes its
-    averages. The first module that differs is named.
+    A replay in evaluation mode; a second one with other random numbers if it draws any. Dropout is off in training,
+    too, and BatchNorm takes its averages. The first module that differs is named.
 
 What to do
     Look whether the named module means to do so.
