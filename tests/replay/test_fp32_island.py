@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from hypocenter.replay.remedies.fp32_island import ancestors, island
+from hypocenter.replay.remedies.fp32_island import island
 
 
 def overflowing(half):
@@ -53,8 +53,3 @@ def test_everything_is_put_back_also_after_an_error():
 
     assert model._parameters["weight"] is weight
     assert "forward" not in vars(model)
-
-
-def test_ancestors_are_innermost_first_and_end_with_the_model():
-    assert ancestors("a.b.c") == ["a.b.c", "a.b", "a", ""]
-    assert ancestors("") == [""]

@@ -1,4 +1,4 @@
-"""A small tensor that is on the host already, in a few NumPy calls: the number that `digest` gives, and its moments."""
+"""A small tensor that is on the host already, in a few NumPy calls: the number that `digest` gives, and its values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hypocenter.batch_numbers import ROW, WORD, digest, moments
+from hypocenter.batch_numbers import ROW, WORD, digest
 from hypocenter.tap.host_memory import bytes_of, is_there
 
 _HOSTS = torch.device("cpu")
@@ -24,14 +24,8 @@ MOST_BYTES = ROW * WORD  # of what one digest is taken of in one piece
 
 def host_digest(tensor: Tensor) -> int | None:
     """The digest, or None for a tensor that is elsewhere, larger than 256 KiB, or of another kind."""
-    values = _small(tensor)
-    return None if values is None else digest(values.view(np.uint8))
-
-
-def host_moments(tensor: Tensor) -> tuple[float, float, float, float] | None:
-    """Smallest and largest value, mean, standard deviation; None as for `host_digest`. -inf counts as 0."""
-    values = _small(tensor)
-    return None if values is None else moments(values)
+    values = host_values(tensor)
+    return digest(values.view(np.uint8)) if values is not None and values.nbytes <= MOST_BYTES else None
 
 
 def host_values(tensor: Tensor) -> NDArray[Any] | None:
@@ -43,8 +37,3 @@ def host_values(tensor: Tensor) -> NDArray[Any] | None:
     if tensor.is_neg() or not is_there(tensor):
         return None
     return bytes_of(tensor).view(kind)
-
-
-def _small(tensor: Tensor) -> NDArray[Any] | None:
-    values = host_values(tensor)
-    return values if values is not None and values.nbytes <= MOST_BYTES else None

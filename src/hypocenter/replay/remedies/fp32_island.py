@@ -32,12 +32,6 @@ def island(
             layer.take_off()
 
 
-def ancestors(site: str) -> list[str]:
-    """A module path and the paths of its parents, innermost first: a.b.c, a.b, a, "" (the model itself)."""
-    parts = site.split(".") if site else []
-    return [".".join(parts[:n]) for n in range(len(parts), -1, -1)]
-
-
 def advice(target: str, *, cast_back: bool) -> str:
     """The change, in words a person can apply."""
     where = target or "the model"

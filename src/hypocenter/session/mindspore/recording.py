@@ -326,8 +326,3 @@ def device() -> tuple[str, str]:
 def versions() -> dict[str, str]:
     """MindSpore's first: it is the framework's name."""
     return {"mindspore": str(ms.__version__), "numpy": str(np.__version__)}
-
-
-def device_target() -> str:
-    """CPU, GPU or Ascend."""
-    return str(ms.get_context("device_target"))

@@ -197,7 +197,7 @@ def _ports(values: Tensor, *, is_full: bool) -> list[tuple[str, Tensor]]:
 
 
 def _moments(values: Tensor) -> Tensor:
-    """As `host_moments`, on the device, of a sample: [4], float32."""
+    """As `moments`, on the device, of a sample: [4], float32."""
     values = torch.view_as_real(values) if values.is_complex() else values
     wide = values.detach().reshape(-1)[:: max(1, values.numel() // BRIEF)].float()
     wide = wide.nan_to_num(nan=math.nan, posinf=math.inf, neginf=0.0)  # an additive mask
