@@ -25,6 +25,23 @@ settings.register_profile("explore", deadline=None, max_examples=1000)
 settings.load_profile("any machine")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """What CI asks for."""
+    parser.addoption("--one-slow-case", action="store_true", help="of a slow test's cases only the first")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the other cases of slow tests to the night (.github/workflows/nightly.yml)."""
+    if not config.getoption("--one-slow-case"):
+        return
+    first: dict[str, pytest.Item] = {}
+    for item in items:
+        first.setdefault(item.nodeid.partition("[")[0], item)
+    kept = {*first.values(), *(item for item in items if item.get_closest_marker("slow") is None)}
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
+
+
 @pytest.fixture(autouse=True, scope="module")
 def what_was_there_before_is_left_alone() -> None:
     """Garbage collections, and each session's look for optimizers, pass over what imports and other files left."""
