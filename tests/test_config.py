@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import FrozenInstanceError, asdict, fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from hypocenter import config as module
-from hypocenter.config import Config, from_json, resolve, to_json
+from hypocenter.config import Config, from_json, resolve, to_json, to_variable
 from hypocenter.errors import ConfigError
 from hypocenter.nouns import LEVELS
 
@@ -67,6 +68,8 @@ def _clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_json_gives_back_the_same_config(config: Config) -> None:
     assert from_json(to_json(config)) == config
     assert "\n" not in to_json(config)
+    assert from_json(to_variable(config)) == config
+    assert re.fullmatch(r"[A-Za-z0-9%:,./_-]+", to_variable(config))  # no shell changes any of it, quoted or not
 
 
 @settings(deadline=None)

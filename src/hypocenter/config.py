@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -119,10 +120,10 @@ def resolve(
 
 
 def from_json(text: str) -> Config:
-    """Read back what `to_json` wrote (how `hypocenter run` hands the config to its child processes)."""
+    """Read back what `to_json` or `to_variable` wrote: how `hypocenter run` hands the config to its children."""
     origin = "HYPOCENTER_CONFIG"
     try:
-        values = msgspec.json.decode(text, type=dict[str, Any])
+        values = msgspec.json.decode(unquote(text) if text.startswith("%7B") else text, type=dict[str, Any])
     except msgspec.DecodeError as error:
         raise ConfigError("the options handed over cannot be read", where=origin, why=str(error)) from error
     return _build(_checked(values, origin), origin)
@@ -131,6 +132,11 @@ def from_json(text: str) -> Config:
 def to_json(config: Config) -> str:
     """The config as one line of JSON."""
     return msgspec.json.encode(asdict(config)).decode()
+
+
+def to_variable(config: Config) -> str:
+    """The same for the environment, percent-encoded: launchers put it on a shell's command line, quoted or not."""
+    return quote(to_json(config), safe=":,/").replace("~", "%7E")
 
 
 def _from_file(cwd: Path) -> tuple[str, dict[str, Any]]:

@@ -15,7 +15,12 @@ from hypocenter.nouns import Place
 from hypocenter.record.layout import rank_directories
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "processes"))
-from ports import free_port  # isort: skip
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
+
+import given
+from blocks import page_line
+from ports import free_port
+from runner import run_command
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 SECONDS = 300
@@ -77,33 +82,6 @@ if __name__ == "__main__":
     accelerator.wait_for_everyone()
     accelerator.end_training()
 """
-DEEPSPEED = """
-import gc
-import deepspeed, torch
-import torch.distributed as dist
-
-deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # a minute of compiling, for what inference alone calls
-CONFIG = {
-    "train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 0},
-    "optimizer": {"type": "SGD", "params": {"lr": 0.1}},
-}
-
-def train():
-    torch.set_num_threads(1)
-    model = torch.nn.Linear(4, 2)
-    engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=CONFIG)
-    for _ in range(3):
-        engine.backward(engine(torch.randn(8, 4)).square().mean())
-        engine.step()
-
-if __name__ == "__main__":
-    deepspeed.init_distributed("gloo")
-    train()
-    gc.collect()
-    dist.barrier()
-    dist.destroy_process_group()
-"""
-
 SLURM_TRAIN = """
 import socket
 RANK, SIZE = int(os.environ[RANK_NAME]), int(os.environ[SIZE_NAME])
@@ -195,10 +173,14 @@ def test_accelerate_launch_records_both_ranks(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed")
-def test_deepspeed_records_both_ranks(tmp_path: Path) -> None:
-    done = run(tmp_path, DEEPSPEED, "deepspeed", "--num_accelerators", "2", "train.py", DS_ACCELERATOR="cpu")
+def test_deepspeed_on_two_nodes_records_both_ranks_with_the_script_of_its_page(tmp_path: Path) -> None:
+    """Nodes are reached through a stand-in for ssh and pdsh, which passes on what DeepSpeed itself passes on."""
+    given.put([f"deepspeed/{name} as {name}" for name in ("train.py", "ds.json", "hosts")], tmp_path)
+    words = [page_line("deepspeed.md", "printenv"), page_line("deepspeed.md", "deepspeed --hostfile")]
+    (tmp_path / "launch.sh").write_text("\n".join(words))
 
-    assert done.returncode == 0, done.stderr
+    run_command(page_line("deepspeed.md", "bash launch.sh").replace("runs/ds", "r"), tmp_path)
+
     assert n_steps(tmp_path) == {0: 3, 1: 3}
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import select
 import shutil
 import subprocess
@@ -13,8 +12,16 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-SRC = ROOT / "src"
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
+
+from blocks import page_line
+
+SRC = Path(__file__).resolve().parents[2] / "src"
+TOLD = {
+    "bash": page_line("start.md", "bash_source"), "zsh": page_line("start.md", "zsh_source"),
+    "fish": page_line("start.md", "fish_source"),
+}  # fmt: skip
+"""The line for the start-up file of each shell, as the page has it."""
 
 
 def offered(line: str, shell: str = "bash") -> list[str]:
@@ -58,14 +65,6 @@ def test_the_script_that_the_page_tells_to_source_is_one(shell: str) -> None:
     assert f"_HYPOCENTER_COMPLETE={shell}_complete" in done.stdout
 
 
-def told_by_the_page(shell: str) -> str:
-    """The line for the start-up file of a shell."""
-    (line,) = re.findall(
-        rf"^(.*_HYPOCENTER_COMPLETE={shell}_source.*?) +#", (ROOT / "docs/start.md").read_text("utf-8"), re.M
-    )
-    return line
-
-
 BEGIN = {"bash": ["bash", "--norc", "--noprofile", "-i"], "zsh": ["zsh", "-f", "-i"]}
 FIRST = {"bash": "", "zsh": "autoload -Uz compinit; compinit -u -D\n"}
 
@@ -89,7 +88,7 @@ def test_tab_completes_in_a_real_shell_with_the_line_of_the_page(shell: str, tmp
     )
     os.close(theirs)
 
-    os.write(terminal, f"{FIRST[shell]}{told_by_the_page(shell)}\necho rea''dy\n".encode())
+    os.write(terminal, f"{FIRST[shell]}{TOLD[shell]}\necho rea''dy\n".encode())
     began = until(terminal, "ready")
     os.write(terminal, b"hypocenter expla\t")
     completed = until(terminal, "hypocenter explain ")
@@ -106,7 +105,7 @@ def test_tab_completes_in_a_real_shell_with_the_line_of_the_page(shell: str, tmp
 
 @pytest.mark.skipif(shutil.which("fish") is None, reason="fish is not installed")
 def test_fish_completes_with_the_line_of_the_page(tmp_path: Path) -> None:
-    asked = [told_by_the_page("fish"), 'complete -C "hypocenter expla"', 'complete -C "hypocenter explain format-over"']
+    asked = [TOLD["fish"], 'complete -C "hypocenter expla"', 'complete -C "hypocenter explain format-over"']
     done = subprocess.run(
         ["fish", "--no-config", "-c", "; ".join(asked)],
         env=with_ours(tmp_path),

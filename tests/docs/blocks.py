@@ -16,6 +16,7 @@ FENCE = re.compile(
 )
 INDENTED = re.compile(r"(?:\A|\n[ \t]*\n)((?: {4}[^\n]*\n|[ \t]*\n)+)")
 NOT_RUN = "not run here"
+RUN_BY = re.compile(r"<!-- run by: (\S+) -->\s*\Z")
 
 
 @dataclass(frozen=True)
@@ -27,16 +28,18 @@ class Block:
     language: str
     title: str
     text: str
+    run_by: str = ""
+    """The test that runs its commands, taken from the page with `page_line`."""
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether it says itself, for the reader to see, that it is not run."""
+        return self.title.startswith(NOT_RUN)
 
     @property
     def is_run(self) -> bool:
-        """Whether it does not say itself, for the reader to see, that it is not run."""
-        return not self.title.startswith(NOT_RUN)
-
-    @property
-    def tests(self) -> list[str]:
-        """The tests that its title names as those which run the same."""
-        return re.findall(r"tests/[\w./]+", self.title)
+        """Whether it is run where its page is."""
+        return not self.is_refused and not self.run_by
 
     @property
     def file(self) -> str | None:
@@ -62,17 +65,30 @@ def blocks(page: Path) -> list[Block]:
     """The blocks of a page, in order. Of indented ones language and title are empty."""
     text = page.read_text(encoding="utf-8")
     found = [
-        (match.start(), match["language"], _title(match["info"]), _without(match["indent"], match["text"]))
+        (
+            match.start(), match["language"], _title(match["info"]), _without(match["indent"], match["text"]),
+            _run_by(text[: match.start()]),
+        )
         for match in FENCE.finditer(text)
-    ]
+    ]  # fmt: skip
     prose = FENCE.sub(lambda match: re.sub(r"[^\n]", "x", match[0]), text)
     prose = re.sub(
         r"^(?:[-*]|\d+\.) .*(?:\n(?: .*|))*", lambda match: re.sub(r"[^\n]", "x", match[0]), prose, flags=re.M
     )
-    found += [
-        (match.start(1), "", "", _without("    ", match[1])) for match in INDENTED.finditer(prose) if match[1].strip()
-    ]
+    indented = [match for match in INDENTED.finditer(prose) if match[1].strip()]
+    found += [(match.start(1), "", "", _without("    ", match[1]), "") for match in indented]
     return [Block(page.name, text.count("\n", 0, at) + 1, *rest) for at, *rest in sorted(found)]
+
+
+def page_line(page: str, words: str) -> str:
+    """The one command of a page that has these words: for a test that runs it in the page's place."""
+    (line,) = {line for block in blocks(DOCS / page) for line in shell_lines(block) if words in line}
+    return line.partition(" #")[0].strip()
+
+
+def _run_by(before: str) -> str:
+    found = RUN_BY.search(before)
+    return found[1] if found else ""
 
 
 def _title(info: str) -> str:

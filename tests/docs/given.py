@@ -21,6 +21,7 @@ RECIPES = {
     "gpu.csv": "python curves.py",
     "gpu-again.csv": "python curves.py",
     "npu.csv": "python curves.py",
+    "my-model": "python policy.py",
     "tokens": "python tokens.py",
     "hf": "python checkpoints.py",
     "other": "python checkpoints.py",

@@ -18,7 +18,7 @@ PORTS = re.compile(r"\b(?:29500|8765)\b")
 def here(text: str) -> str:
     """The text of a page's command or script with other numbers of ranks, ports and places; all else as it stands."""
     text = re.sub(r"(--nnodes 2 --nproc-per-node) \d+", r"\1 1", text)
-    text = re.sub(r"\btorchrun --nproc-per-node \d+ (?=\S+\.py)", "torchrun --standalone --nproc-per-node 2 ", text)
+    text = re.sub(r"\btorchrun --nproc-per-node \d+ (?=\S+\.py|-m )", "torchrun --standalone --nproc-per-node 2 ", text)
     for place, ours in PLACES.items():
         text = text.replace(place, ours)
     return PORTS.sub(lambda found: str(_port(found[0])), text)

@@ -1,7 +1,7 @@
 """Run the blocks of a page in a folder of its own, in order, as a reader would who pastes them.
 
 - `bash`, `console`: each command; ours, `python FILE` and `torchrun` in a fork of a warm Python (tests/processes).
-  An exit code of 2 or more, but for 5 (cannot tell), is a failure; so is any but 0 of other commands.
+  0, 1 and 5 (cannot tell) are answers of ours; of the program that `run` starts, and of other commands, only 0 is good.
 - a block whose title is a file's name becomes that file.
 - `python`: a program; blocks that follow each other share their names, with those of names.py before them.
 - `text` after commands that ran, without a title: what they print. Numbers and line breaks may be others, and `…`
@@ -9,7 +9,8 @@
 - commands of clusters (`srun`, `kubectl`, ...) are played by what lies in standins/, and of many ranks there are two
   (here.py).
 - `hypocenter view` serves until its page was asked for.
-- a block with the title `not run here: WHY` is only read: its syntax must be right.
+- a block behind `<!-- run by: TEST -->`, whose commands that test takes from the page, is only read here: its syntax
+  must be right. So is one with the title `not run here: WHY`; test_blocks.py lists these.
 """
 
 from __future__ import annotations
@@ -42,11 +43,17 @@ else:
 
 HERE = Path(__file__).parent
 STANDINS = HERE / "standins"
-LINKED = ("srun", "scontrol", "mpirun")  # what other commands start: a link on PATH; the rest stands in by itself
+LINKED = (
+    "srun",
+    "scontrol",
+    "mpirun",
+    "ssh",
+    "pdsh",
+)  # links on PATH, for what other commands start
 UNSEEN = "note: nothing was recorded"  # a launcher that loses what the run gives its ranks
 VARIABLES = ".variables"  # a file of NAME=VALUE in a page's folder, which its commands see
 TIMEOUT_S = 120.0
-FINE = {"hypocenter": (0, 1, 5)}  # found nothing, found something, cannot tell: all are answers
+ANSWERS = (0, 1, 5)  # found nothing, found something, cannot tell; what `run` ends with is the program's own
 
 
 class Broken(AssertionError):
@@ -73,7 +80,7 @@ def run_page(blocks: list[Block], folder: Path) -> None:
             text = here(block.text) if block.language in ("bash", "sh") else block.text
             target.write_text(text, encoding="utf-8")
         elif block.language in ("bash", "sh", "console"):
-            printed = "".join(_run_command(block, line, folder) for line in command_lines(block.text))
+            printed = "".join(run_command(line, folder, str(block)) for line in command_lines(block.text))
         elif block.language == "text" and not block.title and printed is not None:
             _compare(block, printed)
         else:
@@ -137,16 +144,21 @@ def _variables(folder: Path) -> dict[str, str]:
     return dict(line.split("=", 1) for line in file.read_text(encoding="utf-8").splitlines()) if file.exists() else {}
 
 
-def _run_command(block: Block, line: str, folder: Path) -> str:
+def run_command(line: str, folder: Path, place: str = "") -> str:
+    """Do one command of a page in `folder`; what it prints.
+
+    Raises:
+        Broken: it ends otherwise than it should; names the place that it stands at.
+    """
     line = here(line)
     for name, value in _variables(folder).items():
         line = re.sub(rf"\${name}\b", value, line)
     words = shlex.split(line, comments=True)
     bare = re.sub(r"'[^']*'|\"[^\"]*\"", "", line).partition(" #")[0]
     into = words.pop() if re.fullmatch(r"[^|<>;&$*{]* > [\w./-]+ *", bare) and words.pop(-2) else None
-    argv = None if re.search(r"[|<>;&$*{]", bare) and not into else _warm(words)
+    argv = None if re.search(r"[|<>;&$*]|\{[^}]*,", bare) and not into else _warm(words)
     if argv and words[:2] == ["hypocenter", "view"]:
-        return _serve(block, line, argv, folder)
+        return _serve(place, line, argv, folder)
     if argv:
         done = warm.run(argv, env=environment(folder), timeout=TIMEOUT_S, cwd=folder)
         if into:
@@ -157,15 +169,15 @@ def _run_command(block: Block, line: str, folder: Path) -> str:
             capture_output=True, text=True, check=False,
         )  # fmt: skip
     ours = our_part(line)  # behind srun, kubectl exec too
-    is_answer = ours is not None and not ours.startswith("hypocenter run ")
-    if done.returncode not in FINE.get("hypocenter" if is_answer else words[0], (0,)):
-        raise Broken(f"{block}: `{line}` ended with {done.returncode}\n{done.stdout}{done.stderr}")
+    is_answer = ours is not None and (not ours.startswith("hypocenter run ") or "--fail-on" in ours)
+    if done.returncode not in (ANSWERS if is_answer else (0,)):
+        raise Broken(f"{place}: `{line}` ended with {done.returncode}\n{done.stdout}{done.stderr}")
     if ours and ours.startswith("hypocenter run ") and UNSEEN in done.stderr:
-        raise Broken(f"{block}: `{line}`\n{done.stderr}")
+        raise Broken(f"{place}: `{line}`\n{done.stderr}")
     return done.stdout + done.stderr
 
 
-def _serve(block: Block, line: str, argv: list[str], folder: Path) -> str:
+def _serve(place: str, line: str, argv: list[str], folder: Path) -> str:
     """Start a server, open the address that it prints, and end it as Ctrl-C does."""
     with subprocess.Popen(
         argv, env=environment(folder), cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -174,7 +186,7 @@ def _serve(block: Block, line: str, argv: list[str], folder: Path) -> str:
             assert server.stdout is not None
             address = server.stdout.readline().strip()
             if not address:
-                raise Broken(f"{block}: `{line}` serves nothing\n{server.communicate()[1]}")
+                raise Broken(f"{place}: `{line}` serves nothing\n{server.communicate()[1]}")
             browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
             with browser.open(address, timeout=TIMEOUT_S) as answer:
                 page = answer.read().decode()
@@ -183,7 +195,7 @@ def _serve(block: Block, line: str, argv: list[str], folder: Path) -> str:
         finally:
             server.kill()
     if server.returncode not in (0, 130) or "<html" not in page:
-        raise Broken(f"{block}: `{line}` ended with {server.returncode}\n{''.join(said)}{page[:1000]}")
+        raise Broken(f"{place}: `{line}` ended with {server.returncode}\n{''.join(said)}{page[:1000]}")
     return address + "".join(said)
 
 

@@ -5,6 +5,7 @@ The product is started as a person starts it, with a timeout; it has ended by th
 
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -13,6 +14,12 @@ import uuid
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
+
+import given
+from blocks import page_line
+from runner import run_command
 
 from hypocenter.doctor.communication import Examined, examine_job, one_line, speaks
 
@@ -59,13 +66,28 @@ def processes_with(mark):
     return found
 
 
-# under torchrun, four ranks
+# the lines of docs/doctor.md
+
+
+ALONE, UNDER_SRUN = page_line("doctor.md", "and a few ranks"), page_line("doctor.md", "srun hypocenter")
+
+
+@pytest.mark.parametrize("line", [ALONE, UNDER_SRUN])
+def test_a_healthy_job_is_healthy_however_it_is_started(line, tmp_path):
+    given.put(["SLURM_JOB_ID=4713", "MASTER_ADDR=127.0.0.1"], tmp_path)
+
+    printed = run_command(line, tmp_path)
+
+    assert "no rank of 2 takes 3 times as long" in " ".join(printed.split())
+    assert "✗" not in printed
 
 
 def test_a_healthy_job_gives_one_answer_from_one_rank():
     mark = f"MARK={uuid.uuid4()}"
+    words = shlex.split(page_line("doctor.md", "torchrun"))
+    assert words[:3] == ["torchrun", "--nproc-per-node", "8"]
 
-    done = torchrun("-m", "hypocenter", "doctor", "--comm", "--json", "--timeout", "100", MARK=mark.partition("=")[2])
+    done = torchrun(*words[3:], "--json", "--timeout", "100", MARK=mark.partition("=")[2])
 
     answer = json.loads(done.stdout)  # one document: no other rank has printed a byte
     assert done.returncode == 0, done.stdout + done.stderr

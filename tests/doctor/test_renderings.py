@@ -133,4 +133,7 @@ def test_page_shows_what_is_said_of_the_guide_s_machine(tmp_path: Path) -> None:
     begin = '<!-- written by tests/doctor/guide_machine.py -->\n```text title="example"\n'
     shown = page.partition(begin)[2].partition("```\n")[0]
 
-    assert shown == guide_machine.screen(tmp_path)
+    first, rest = shown.split("…\n")
+    screen = guide_machine.screen(tmp_path)
+    assert screen.startswith(first)
+    assert screen.endswith(rest)

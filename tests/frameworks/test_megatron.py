@@ -1,11 +1,35 @@
 """Real Megatron-Core on the CPU: scale, skips and culprits of its mixed-precision optimizers, training untouched."""
 
+import shutil
+import sys
+from pathlib import Path
+
 import pytest
+
+from hypocenter.record.reader import open_run
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
+
+from blocks import DOCS, blocks
+from runner import run_page
 
 pytest.importorskip("megatron.core")
 pytestmark = pytest.mark.slow
 
+HERE = Path(__file__).parent
 JOB = "megatron_job.py"
+PROGRAM = """
+import argparse, runpy, sys
+import megatron_ready
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--tensor-model-parallel-size")
+parser.add_argument("--bf16", action="store_true")
+given = parser.parse_args()
+sys.argv[1:] = ["--tp", given.tensor_model_parallel_size, *(["--precision", "bf16"] if given.bf16 else [])]
+runpy.run_path("megatron_job.py", run_name="__main__")
+"""
+"""Stands for Megatron-LM's program on the page: its options, and the job of this folder."""
 BOTH = {(0, 3), (1, 3)}  # (rank, step)
 
 
@@ -55,3 +79,14 @@ def test_a_healthy_run_has_nothing_to_report(launch, precision):
     assert seen.skipped() == set()
     assert bool(seen.entries) == (precision == "fp16")
     assert all(record.grad_norm and record.loss for record in seen.records.values())
+
+
+def test_blocks_of_its_page_run(tmp_path):
+    for name in (JOB, "megatron_ready.py", "megatron_cpu_shim.py"):
+        shutil.copy(HERE / name, tmp_path)
+    (tmp_path / "pretrain_gpt.py").write_text(PROGRAM, encoding="utf-8")
+
+    run_page(blocks(DOCS / "megatron.md"), tmp_path)
+
+    places = open_run(tmp_path / "runs/gpt").places
+    assert [place.coords.tp for _, place in sorted(places.items())] == [0, 1]

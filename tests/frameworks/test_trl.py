@@ -10,8 +10,13 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "processes"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
 
+import given
 import warm
+from blocks import DOCS, blocks
+from blocks import given as given_to
+from runner import run_page
 
 pytest.importorskip("trl")
 pytest.importorskip("peft")
@@ -72,3 +77,12 @@ def test_the_line_that_divides_the_loss_of_dpo_by_zero_is_named(train):
     fault = next(n for n, line in enumerate(lines, start=1) if "loss - loss" in line)
     assert (found["step"], found["cause"], found["op"]) == (2, "division-by-zero", "aten.div.Tensor")
     assert (Path(found["source"]["file"]).name, found["source"]["line"]) == (JOB.name, fault)
+
+
+def test_blocks_of_its_page_run(tmp_path):
+    page = DOCS / "trl.md"
+    given.put(given_to(page), tmp_path)
+
+    run_page(blocks(page), tmp_path)
+
+    assert json.loads((tmp_path / "runs/grpo/diagnosis.json").read_text())["n_steps"] == 2

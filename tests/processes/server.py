@@ -29,6 +29,7 @@ import json
 import os
 import pkgutil
 import signal
+import subprocess
 import sys
 import tempfile
 import threading
@@ -36,8 +37,8 @@ import time
 import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
-from typing import Any, NoReturn, TextIO
+from types import ModuleType, SimpleNamespace
+from typing import Any, BinaryIO, NoReturn, TextIO
 
 from ports import free_port
 from reducers import keep_reducers
@@ -52,6 +53,7 @@ SOON = {  # by framework what nearly every program imports, or Hypocenter in it
 }  # fmt: skip
 OURS = (
     "hypocenter.cli", "hypocenter.cli.commands.run", "hypocenter.cli.commands.check", "hypocenter.boot.post_import",
+    "hypocenter.align.children",
     "numpy.ctypeslib", "pyarrow.dataset", "pyarrow.parquet",
 )  # fmt: skip
 ROOMS = ("session", "tap", "replay", "summary", "record", "optimizers", "detect", "diagnose")  # of them all modules
@@ -188,6 +190,8 @@ def _take_over(request: dict[str, Any]) -> None:
         os.dup2(opened, number)
         os.close(opened)
     os.posix_spawn = _spawn
+    children = sys.modules["hypocenter.align.children"]
+    children.subprocess = SimpleNamespace(**vars(subprocess) | {"Popen": _open})  # type: ignore[attr-defined]
 
 
 def _code_of(argv: Sequence[str], env: Mapping[str, str]) -> int:
@@ -284,6 +288,52 @@ def _spawn(
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, setsigmask)
     raise Become(argv, env)
+
+
+class _Child:
+    """Of a fork what a `subprocess.Popen` tells."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self._code = pid, None
+
+    def poll(self) -> int | None:
+        if self._code is None and (ended := os.waitpid(self.pid, os.WNOHANG))[0]:
+            self._code = os.waitstatus_to_exitcode(ended[1])
+        return self._code
+
+    def wait(self, timeout: float | None = None) -> int:
+        begun = time.monotonic()
+        while self.poll() is None:
+            if timeout is not None and time.monotonic() > begun + timeout:
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            time.sleep(0.01)
+        assert self._code is not None
+        return self._code
+
+
+def _open(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, stdout: BinaryIO, **others: Any) -> Any:
+    """In place of `subprocess.Popen`, where `align`, `determinism` and `twin` start a program (align/children.py).
+
+    The frames it came from stay: some of them would tidy up on their way out.
+    """
+    if not is_understood(_unlinked(argv)):
+        return subprocess.Popen(argv, env=env, cwd=cwd, stdout=stdout, **others)
+    pid = os.fork()
+    if pid:
+        return _Child(pid)
+    os.setsid()
+    os.chdir(cwd)
+    for number in (1, 2):
+        os.dup2(stdout.fileno(), number)
+    _draw_anew()
+    _leave(_code_of(argv, env))
+
+
+def _draw_anew() -> None:
+    """Programs that are compared draw as processes of their own: others than the one before, if nobody seeds them."""
+    sys.modules["numpy"].random.seed()  # type: ignore[attr-defined]
+    if "torch" in sys.modules:
+        sys.modules["torch"].default_generator.seed()
 
 
 def _be_agent(argv: list[str]) -> NoReturn:

@@ -44,14 +44,14 @@ def run(
     Raises:
         subprocess.TimeoutExpired: it ran longer than `timeout` seconds, and was ended with all its children.
     """
-    server = _server()
+    server, folder = _server(), cwd or Path.cwd()
     with tempfile.TemporaryDirectory(prefix="warm-") as name:
         out, err = Path(name, "out"), Path(name, "err")
         out.touch()
         err.touch()
         request = {
-            "argv": [str(word) for word in argv], "env": dict(env), "cwd": str(cwd or Path.cwd()),
-            "stdout": str(out), "stderr": str(err), "preload": _imported(tuple(str(word) for word in argv)),
+            "argv": [str(word) for word in argv], "env": dict(env), "cwd": str(folder),
+            "stdout": str(out), "stderr": str(err), "preload": _imported(tuple(str(word) for word in argv), folder),
         }  # fmt: skip
         assert server.stdin is not None
         server.stdin.write(json.dumps(request).encode() + b"\n")
@@ -66,9 +66,9 @@ def run(
 
 
 @functools.cache
-def _imported(argv: tuple[str, ...]) -> tuple[str, ...]:
+def _imported(argv: tuple[str, ...], folder: Path) -> tuple[str, ...]:
     """Heavy packages that the scripts of a command import at their top, and the folders of those beside a script."""
-    scripts = [Path(word) for word in argv if word.endswith(".py") and Path(word).is_file()]
+    scripts = [folder / word for word in argv if word.endswith(".py") and (folder / word).is_file()]
     names = {
         name for script in scripts for name in HEAVY
         if re.search(rf"^(import|from) {name}\b", script.read_text(encoding="utf-8"), re.MULTILINE)

@@ -32,7 +32,8 @@ def arm() -> None:
     for framework in FRAMEWORKS:
         _arm_for(framework)
     options = os.environ.get("HYPOCENTER_CONFIG", "")
-    if '"deterministic":true' in options or ('"seed":' in options and '"seed":null' not in options):
+    said = options.replace("%22", '"')
+    if '"deterministic":true' in said or ('"seed":' in said and '"seed":null' not in said):
         _seed_at_imports(options)
 
 
@@ -49,10 +50,11 @@ def _arm_for(framework: str) -> None:
 def _seed_at_imports(options: str) -> None:
     """Generators that are used before torch is imported, or without it, have their seed from the start."""
     import json
+    from urllib.parse import unquote
 
     from hypocenter import deterministic
 
-    config = json.loads(options)
+    config = json.loads(unquote(options) if options.startswith("%7B") else options)
     seed = deterministic.SEED if config.get("seed") is None else config["seed"]
     is_deterministic = bool(config.get("deterministic"))
     for name in ("random", "numpy", "mindspore"):

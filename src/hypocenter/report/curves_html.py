@@ -37,11 +37,16 @@ def render(found: CurveComparison, charts: Sequence[tuple[str, CurveComparison]]
         sentence=wording.sentence(found.sentence),
         points=[(label, [wording.clean(text, 1000) for text in texts]) for label, texts in points if texts],
         notes=[wording.clean(note, 1000) for note in found.notes],
-        drawings=[(name, Markup(curves_picture.inline(chart, name=name))) for name, chart in charts],
+        drawings=[(name, Markup(_drawn(name, chart, found))) for name, chart in charts],
         checks=[_check(check) for check in found.checks], version=__version__, style=Markup(styles),
         policy=policy(styles, []),
         again=wording.command("curves", found.baseline.source, found.candidate.source, "--plot", "OUT.html"),
     )  # fmt: skip
+
+
+def _drawn(name: str, chart: CurveComparison, found: CurveComparison) -> str:
+    """A chart under its own sentence, if that is not the page's."""
+    return curves_picture.inline(chart, name=name, is_titled=chart.sentence != found.sentence)
 
 
 def _check(check: Check) -> dict[str, str]:

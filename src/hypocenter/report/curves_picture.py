@@ -14,18 +14,19 @@ from xml.sax.saxutils import escape
 from hypocenter.compare.curves.comparison import CurveComparison
 from hypocenter.report import wording
 
-WIDTH, HEIGHT = 760, 346  # pixels
-_LEFT, _RIGHT, _TOP = 84, 12, 40
-_TITLE_ROOM, _LINE = 112, 15  # characters of a line of the title, and its height
+WIDTH, HEIGHT = 600, 356  # pixels
+_LEFT, _RIGHT, _TOP = 80, 10, 40
+_TITLE_ROOM, _LINE = 82, 16  # characters of a line of the title, and its height
 _UPPER, _LOWER, _GAP = 130, 100, 24  # heights of the two charts and what is between
 
 STYLE = """
 svg.curves { --bg: #ffffff; --fg: #1b1f24; --mute: #57606a; --line: #d8dee4; --base: #57606a; --cand: #1f6f8b;
-  --bad: #c42b24; --band: #1f6f8b22; font: 11px system-ui, "DejaVu Sans", sans-serif; color-scheme: light dark; }
+  --bad: #c42b24; --band: #1f6f8b22; font: 12px system-ui, "DejaVu Sans", sans-serif; color-scheme: light dark; }
 @media (prefers-color-scheme: dark) { svg.curves { --bg: #0f1216; --fg: #e6e8eb; --mute: #9aa4af; --line: #2b3138;
   --base: #9aa4af; --cand: #7cc0ea; --bad: #ff6b63; --band: #7cc0ea22; } }
 .curves .bg { fill: var(--bg); } .curves text { fill: var(--fg); } .curves .mute { fill: var(--mute); }
-.curves .end { text-anchor: end; } .curves .grid { stroke: var(--line); } .curves path { fill: none; }
+.curves .end { text-anchor: end; } .curves .mid { text-anchor: middle; }
+.curves .grid { stroke: var(--line); } .curves path { fill: none; }
 .curves .base { stroke: var(--base); stroke-dasharray: 5 3; } .curves .cand { stroke: var(--cand); }
 .curves path.band { fill: var(--band); }
 .curves .mark { stroke: var(--bad); stroke-dasharray: 3 3; } .curves text.bad { fill: var(--bad); }
@@ -53,16 +54,19 @@ def sheet(charts: Sequence[tuple[str, CurveComparison]]) -> str:
     )
 
 
-def inline(found: CurveComparison, *, with_style: bool = False, name: str = "loss", y: int = 0) -> str:
+def inline(
+    found: CurveComparison, *, with_style: bool = False, name: str = "loss", y: int = 0, is_titled: bool = True
+) -> str:
     """The chart as an element for an HTML page, which has to bring STYLE itself unless `with_style`.
 
     Args:
         name: of the quantity that `found.track` holds.
+        is_titled: whether the sentence stands above it, because it stands nowhere else.
         y: pixels from the top of the drawing around it.
     """
     style = f"<style>{STYLE}</style>" if with_style else ""
     title = escape(wording.clean(found.sentence, 300))
-    heading = _heading(found)
+    heading = _heading(found) if is_titled else []
     below = _LINE * (len(heading) - 1)
     height = HEIGHT + below
     at = f' y="{y}"' if y else ""
@@ -104,9 +108,19 @@ def _parts(found: CurveComparison, name: str) -> Iterator[str]:
     foot = below + _LOWER + 16
     yield f'<text class="mute" x="{_LEFT}" y="{foot}">step {track.steps[0]:,}</text>'
     yield f'<text class="mute end" x="{WIDTH - _RIGHT}" y="{foot}">step {track.steps[-1]:,}</text>'
-    mine, other = _sources(found)
-    names = f"dashed: {_named('baseline', mine)}, solid: {_named('candidate', other)}"
-    yield f'<text class="mute" x="{_LEFT}" y="{foot + 16}">{escape(names)}, band: what noise stays below</text>'
+    yield from _legend(found, foot + 22)
+
+
+def _legend(found: CurveComparison, y: int) -> Iterator[str]:
+    """A sample of each line, and the file that it is of."""
+    mine, other = (_named(role, name) for role, name in zip(("baseline", "candidate"), _sources(found), strict=True))
+    x = _LEFT
+    for kind, words in (("base", mine), ("cand", other), ("band", "noise stays within")):
+        wide = 46 + round(6.6 * len(words))
+        x, y = (_LEFT, y + _LINE) if x > _LEFT and x + wide > WIDTH else (x, y)
+        sample = f"M{x} {y - 9}h22v10h-22z" if kind == "band" else f"M{x} {y - 4}h22"
+        yield f'<path class="{kind}" d="{sample}"/><text class="mute" x="{x + 28}" y="{y}">{escape(words)}</text>'
+        x += wide
 
 
 def _no_difference(below: int) -> Iterator[str]:
@@ -138,10 +152,12 @@ def _marks(found: CurveComparison, below: int) -> Iterator[str]:
 
 
 def _frame(top: int, height: int, span: tuple[float, float], name: str) -> Iterator[str]:
-    for value, y in ((span[1], top), (span[0], top + height)):
+    middle, half = top + height // 2, sum(span) / 2
+    half = half if abs(half) > 1e-9 * (span[1] - span[0]) else 0.0
+    for value, y in ((span[1], top), (half, middle), (span[0], top + height)):
         yield f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y}" y2="{y}"/>'
         yield f'<text class="mute end" x="{_LEFT - 6}" y="{y + 4}">{value:.3g}</text>'
-    yield f'<text class="mute end" x="{_LEFT - 6}" y="{top + height // 2}">{name}</text>'
+    yield f'<text class="mid" x="14" y="{middle}" transform="rotate(-90 14 {middle})">{name}</text>'
 
 
 def _largest(values: Sequence[float | None]) -> float:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from rich.text import Text
 
@@ -12,6 +13,7 @@ from hypocenter.report.formats.terminal import to_text, wrapped
 from hypocenter.report.screen import Screen
 from hypocenter.twins.answer import Restored, Twin
 from hypocenter.twins.change import Change
+from hypocenter.twins.runs import from_here
 
 _STYLES = {"same": "bold green", "differs": "bold red", "cannot-tell": "bold yellow"}
 _TYPE_THIS = "green"
@@ -38,7 +40,9 @@ def _lines(found: Twin, width: int) -> Iterator[Text]:
     for note in found.notes:
         yield from wrapped(Text("note: ", "blue"), Text(wording.sentence(note)), width)
     yield Text()
-    yield Text(f"runs: {', '.join(f'{run.name} ({wording.clean(run.path)})' for run in found.runs)}", "dim")
+    yield Text(
+        f"runs: {', '.join(f'{run.name} ({wording.clean(from_here(Path(run.path)))})' for run in found.runs)}", "dim"
+    )
     if found.next:
         yield Text.assemble(("next: ", "bold"), (wording.clean(found.next), _TYPE_THIS))
 

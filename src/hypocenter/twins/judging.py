@@ -16,7 +16,7 @@ from hypocenter.compare.sentences import place, power
 from hypocenter.errors import HypocenterError
 from hypocenter.record.reader import RecordedRun, open_run
 from hypocenter.twins.answer import NamedRun, Place, Twin
-from hypocenter.twins.runs import Made
+from hypocenter.twins.runs import Made, from_here
 
 Wanted = Callable[[Spot], bool]
 
@@ -119,7 +119,7 @@ def answer(judged: Judged, runs: tuple[Made, ...], what: str) -> Twin:
         notes=found.notes,
         confidence=found.confidence,
         floor_source="bits" if judged.is_exact else found.floor_source,
-        next=f"hypocenter diff {runs[0].directory} {runs[-1].directory}",
+        next=f"hypocenter diff {from_here(runs[0].directory)} {from_here(runs[-1].directory)}",
     )
     if judged.is_apart and found.first is not None:
         first = first_of(found.first, is_exact=judged.is_exact)

@@ -99,6 +99,12 @@ class Made:
         )
 
 
+def from_here(directory: Path) -> str:
+    """Its path as one would type it in this folder."""
+    relative = os.path.relpath(directory)
+    return str(directory) if relative.startswith("..") else relative
+
+
 def silent(_: Made) -> None:
     """Tells nobody."""
 

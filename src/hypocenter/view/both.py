@@ -32,7 +32,10 @@ def both_shown(baseline: FollowedRun, candidate: FollowedRun) -> Shown:
         found = drawn(curve_of(baseline), curve_of(candidate))
     except (HypocenterError, ValueError):
         found = ()
-    drawings = [(one.name, Markup(curves_picture.inline(one.found, name=one.name))) for one in found]
+    drawings = [
+        (one.name, Markup(curves_picture.inline(one.found, name=one.name, is_titled=at > 0)))  # the card is its title
+        for at, one in enumerate(found)
+    ]
     if found:
         kind = _KINDS.get(found[0].found.status, "note")
         sentence = wording.sentence(found[0].found.sentence)

@@ -74,7 +74,7 @@ def sparkline(records: Sequence[StepRecord]) -> str:
     if len(points) < 2:
         return ""
     low, high = min(v for _, v in points), max(v for _, v in points)
-    first, last = points[0][0], points[-1][0]
+    first, last = points[0][0], records[-1].step  # what is not finite at the end is an end without a line
     x = (_WIDTH - 2) / max(last - first, 1)
     y = (_HEIGHT - 4) / (high - low) if high > low else 0.0
     return "M" + "L".join(f"{1 + (s - first) * x:.1f} {2 + (high - v) * y:.1f}" for s, v in points)

@@ -27,7 +27,7 @@ from hypocenter.cli.git_state import git_state
 from hypocenter.cli.group import did_you_mean
 from hypocenter.cli.program import ProgramCommand, argv_of
 from hypocenter.cli.say import say
-from hypocenter.config import Config, resolve, to_json
+from hypocenter.config import Config, resolve, to_variable
 from hypocenter.errors import ConfigError, HypocenterError, UnknownNameError
 from hypocenter.notify.sender import NOTIFY_HELP, Sender, Way, way_of
 from hypocenter.nouns import Severity
@@ -157,7 +157,7 @@ def environment(environ: Mapping[str, str], directory: Path, config: Config) -> 
     return dict(environ) | _imposed(environ, config) | {
         "PYTHONPATH": os.pathsep.join(paths),
         "HYPOCENTER_RUN": str(directory),
-        "HYPOCENTER_CONFIG": to_json(config),
+        "HYPOCENTER_CONFIG": to_variable(config),
     }  # fmt: skip
 
 

@@ -20,9 +20,9 @@ from hypocenter.report.page.document import file_text, policy, shell
 
 suffix = ".html"
 _CARDS = {"stopped": "error", "aligned": "healthy", "cannot-tell": "cannot-tell"}
-WIDTH = 960  # pixels
+WIDTH = 760  # pixels
 _MOST = 60  # parameters drawn
-_LEFT, _RIGHT, _ROW, _TOP = 300, 210, 18, 34
+_LEFT, _RIGHT, _ROW, _TOP = 240, 170, 18, 50
 _SPAN = 4.0  # decades that a bar's length covers
 STYLE = """
 svg.bars { --fg: #1b1f24; --mute: #57606a; --base: #8c959f; --cand: #1f6f8b; --bad: #c42b24; --bg: #ffffff;
@@ -33,7 +33,8 @@ svg.bars { --fg: #1b1f24; --mute: #57606a; --base: #8c959f; --cand: #1f6f8b; --b
 .bars .ground { fill: var(--bg); }
 .bars text { fill: var(--fg); } .bars .mute { fill: var(--mute); } .bars .end { text-anchor: end; }
 .bars .base { fill: var(--base); } .bars .cand { fill: var(--cand); } .bars .bad { fill: var(--bad); }
-.bars .row { fill: var(--band); }
+.bars .row { fill: var(--band); } .bars .mid { text-anchor: middle; }
+.bars .decade { stroke: var(--mute); stroke-opacity: .3; fill: none; }
 """.strip()
 _NAMES = {"loss": "loss", "grad_norm": "grad norm"}
 
@@ -115,11 +116,25 @@ def inline_norms(norms: Sequence[dict[str, Any]], *, with_style: bool = False) -
         f'<svg class="bars" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
         f'height="{height}" role="img">{style}<title>{escape(head)}</title>{ground}'
         f'<text class="mute end" x="{_LEFT - 8}" y="20">parameter</text>'
-        f'<text class="mute" x="{_LEFT}" y="20">baseline above, candidate below; logarithmic</text>'
-        f'<text class="mute end" x="{WIDTH - 8}" y="20">gradient apart, relative / in noise floors</text>'
+        f'<rect class="base" x="{_LEFT}" y="13" width="16" height="6"/>'
+        f'<text class="mute" x="{_LEFT + 22}" y="20">baseline</text>'
+        f'<rect class="cand" x="{_LEFT + 92}" y="13" width="16" height="6"/>'
+        f'<text class="mute" x="{_LEFT + 114}" y="20">candidate: norm of gradient</text>'
+        f'<text class="mute end" x="{WIDTH - 80}" y="{_TOP - 8}">apart</text>'
+        f'<text class="mute end" x="{WIDTH - 8}" y="{_TOP - 8}">in floors</text>'
+        f"{''.join(_decades(most, height))}"
         f"{''.join(_row(one, at, most) for at, one in enumerate(shown))}"
         f"{_rest(cut, height)}</svg>"
     )
+
+
+def _decades(most: float, height: int) -> Iterator[str]:
+    """A line at each power of ten that is on the axis, with its number above."""
+    highest = math.floor(math.log10(most))
+    for exponent in range(highest, highest - int(_SPAN), -1):
+        x = _LEFT + _length(10.0**exponent, most)
+        yield f'<path class="decade" d="M{x} {_TOP - 4}V{height - 8}"/>'
+        yield f'<text class="mute mid" x="{x}" y="{_TOP - 8}">1e{exponent}</text>'
 
 
 def _rest(cut: str, height: int) -> str:
@@ -143,11 +158,11 @@ def _row(one: dict[str, Any], at: int, most: float) -> str:
 def _parts(one: dict[str, Any], y: int, most: float, *, bad: bool) -> Iterator[str]:
     if bad:
         yield f'<rect class="row" x="0" y="{y - 1}" width="{WIDTH}" height="{_ROW}"/>'
-    name = escape(wording.shortened(wording.clean(str(one["site"])), 40))
+    name = escape(wording.shortened(wording.clean(str(one["site"])), 34))
     yield f'<text class="{"bad " if bad else ""}end" x="{_LEFT - 8}" y="{y + 12}">{name}</text>'
     for side, style, top in (("baseline", "base", y + 2), ("candidate", "bad" if bad else "cand", y + 9)):
         yield f'<rect class="{style}" x="{_LEFT}" y="{top}" width="{_length(_size(one, side), most)}" height="6"/>'
-    for x, words in zip((WIDTH - 90, WIDTH - 8), _apart(one), strict=True):
+    for x, words in zip((WIDTH - 80, WIDTH - 8), _apart(one), strict=True):
         yield f'<text class="{"bad" if bad else "mute"} end" x="{x}" y="{y + 12}">{words}</text>'
 
 

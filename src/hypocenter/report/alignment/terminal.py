@@ -60,8 +60,6 @@ def _stage(stage: StageResult, width: int) -> Iterator[Text]:
 def _expanded(stage: StageResult, width: int) -> Iterator[Text]:
     if place := where(stage):
         yield Text.assemble(("    --> ", _FRAME), (wording.clean(place), _PATH))
-    for reason in stage.why:
-        yield from wrapped(_label("why"), Text(wording.sentence(reason)), width)
     if stage.cause:
         certain = f" ({stage.confidence})" if stage.confidence and stage.cause != "unknown" else ""
         yield from wrapped(_label("cause"), Text(f"{stage.cause}{certain}", "bold"), width)
@@ -70,6 +68,8 @@ def _expanded(stage: StageResult, width: int) -> Iterator[Text]:
             yield _label("next") + Text(wording.clean(line, 1000), _TYPE_THIS)  # a command survives copy and paste
         else:
             yield from wrapped(_label("next"), Text(wording.sentence(line)), width)
+    for reason in stage.why:
+        yield from wrapped(_label("why"), Text(wording.sentence(reason)), width)
 
 
 def where(stage: StageResult) -> str:

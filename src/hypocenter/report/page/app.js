@@ -101,7 +101,7 @@
       const worst = panel.steps.map((_, c) => group.map((r) => log2At(panel, r, c)).reduce((a, b) => (a === null || (b !== null && b > a) ? b : a)));
       const top = worst.reduce((/** @type {number} */ a, b) => (b !== null && Number.isFinite(b) && b > a ? b : a), -Infinity);
       const name = rows[i].site.split(".").slice(0, depth).join(".");
-      rows[i] = { ...rows[i], top: Number.isFinite(top) ? top : 0, ...(group.length > 1 ? { site: name ? `${name}.*` : "*", port: `${group.length} rows`, op: "", call: 0 } : {}) };
+      rows[i] = { ...rows[i], top: Number.isFinite(top) ? top : 0, ...(group.length > 1 ? { site: name ? `${name}.*` : "(outside of modules)", port: `${group.length} rows`, op: "", call: 0 } : {}) };
       worst.forEach((v, c) => { codes[i * n + c] = v === null ? MISSING : v === -Infinity ? ZERO : v === Infinity ? NOT_FINITE : Math.max(ZERO + 1, Math.round(HIGHEST - (top - v) * 4)); });
     });
     const place = new Map(members.flatMap((group, i) => group.map((r) => /** @type {[number, number]} */ ([r, i]))));
@@ -389,7 +389,7 @@
         { label: "not finite", stroke: colourVar("--bad-cell"), fill: colourVar("--bad-cell"), paths: () => null, points: { show: true, size: 6, fill: colourVar("--bad-cell") }, value: (/** @type {unknown} */ _, /** @type {number | null} */ v) => (v ? "yes" : "–") }];
       const columns = [x, curve, bad];
       if (isNear) {
-        series.push(/** @type {any} */ ({ label: `largest ${dtype}`, stroke: colourVar("--error"), dash: [6, 4], width: 1.5, value, points: { show: false } }));
+        series.push(/** @type {any} */ ({ label: `largest ${dtype}`, stroke: colourVar("--error"), dash: [6, 4], width: 1.5, value: () => short(top, 5), points: { show: false } }));
         columns.push(x.map(() => top));
       }
       const marked = overSteps ? foundAt(panel) : [selected], told = marked.length ? marked[0] : x.length - 1;
@@ -408,7 +408,7 @@
 
   /** What the colours assume, in a sentence. @param {Panel} panel @param {string} format @param {number | null} log2Scale */
   function assumed(panel, format, log2Scale) {
-    const to = format === "own" ? "to the largest value of each site's own dtype" : `to the largest ${format}, ${short(2 ** DATA.log2_limits[format])}, as if each site were in it`;
+    const to = format === "own" ? "to the largest value of each site's own dtype" : `to the largest ${format}, ${short(2 ** DATA.log2_limits[format], 5)}, as if each site were in it`;
     const phases = scaledPhases(panel);
     if (!phases.length) return to;
     if (log2Scale !== null) return `${to}; gradients as they would be at loss scale ${scaleText(2 ** log2Scale)}`;

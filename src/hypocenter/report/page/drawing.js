@@ -12,11 +12,11 @@
     return new Uint8Array(await new Response(stream).arrayBuffer());
   }
 
-  /** @param {number} value @returns {string} */
-  function short(value) {
+  /** @param {number} value @param {number} [digits] @returns {string} */
+  function short(value, digits = 4) {
     if (!Number.isFinite(value)) return Number.isNaN(value) ? "NaN" : value > 0 ? "+inf" : "-inf";
     const size = Math.abs(value);
-    if (size === 0 || (size >= 1e-3 && size < 1e5)) return String(Number(value.toPrecision(4)));
+    if (size === 0 || (size >= 1e-3 && size < 1e5)) return String(Number(value.toPrecision(digits)));
     return value.toExponential(2).replace("e+", "e").replace(/\.?0+e/, "e");
   }
 

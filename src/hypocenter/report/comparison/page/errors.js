@@ -47,7 +47,7 @@
       g.fillStyle = colourVar(n % 2 ? "--shade" : "--bg");
       g.fillRect(left, u.bbox.top, right - left, u.bbox.height);
       const middle = Math.min(Math.max((left + right) / 2, u.bbox.left), u.bbox.left + u.bbox.width), half = g.measureText(phase).width / 2;
-      if (middle - half > free && right - left > half) { // a name that fits
+      if (middle - half > free && right - left > 2 * half) { // a name that fits
         g.fillStyle = colourVar("--mute");
         g.fillText(phase, middle, u.bbox.top + 4 * scale);
         free = middle + half + 6 * scale;
