@@ -53,6 +53,8 @@ balance writes none but the first.
     site <parameter>, port `never`        an optimizer holds it, and no gradient has come to it at any of the first
                                           `call` audited steps, though what is computed from it comes to the loss at
                                           each; `names`, `op`: where values come without theirs; the number as above
+    site `laws`, port `constant`          a term of the loss is made of gradients that were taken without a graph, in
+                                          `module` at `source`, and brings no gradient itself
     site <parameter>, port `not_stepped`  it has a gradient, no optimizer has held it for so many steps, and it has not
                                           moved; `module`: a parameter of the same module that one does hold, its own
                                           name where one holds another tensor of this name, "another tensor" where one
@@ -152,7 +154,7 @@ from __future__ import annotations
 SITE = "laws"
 USED_TWICE, NOT_USED, THROWN_AWAY = "used_twice", "not_used", "thrown_away"
 BALANCED, CHANGED, UNBALANCED = "balanced", "changed", "unbalanced"
-CUT_OFF, NEVER = "cut_off", "never"
+CUT_OFF, NEVER, CONSTANT = "cut_off", "never", "constant"
 NOT_CONSUMED, NO_GRADIENT, NOT_STEPPED = "not_consumed", "no_gradient", "not_stepped"
 MADE, USED = "grad_made", "grad_used"
 LABELS, TOGETHER = "labels", "together"

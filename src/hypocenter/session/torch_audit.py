@@ -204,7 +204,7 @@ class Audit(audit.Audit[Context]):
         """
         microbatch, context = update.microbatches[-1], OpContext(self.context.names.module_name)
         try:
-            mode = Flow(parameters, lambda: context.site)
+            mode = Flow(parameters, context)
             replayed = self.context.replayer.run(
                 microbatch, parameters, must_leave_no_trace=True, mode=mode, context=context
             )
@@ -274,7 +274,7 @@ class Audit(audit.Audit[Context]):
     def _sketch(self, update: Update, how: str = "") -> None:
         """This rank's side of the law. `how` says whether other ranks had to take part."""
         named = self._trained_here(update)
-        sums = self._replayed(update, named, lambda *_: None)
+        sums = self._replayed(update, named, lambda *_: None, follows=not how and self._ways.are_followed)
         used = {id(p): local(grad) for p, grad in update.gradients}
         scaled = update.scaled
         scale = (scaled.state.scale or 1.0) if scaled is not None and scaled.is_unscaled else 1.0
