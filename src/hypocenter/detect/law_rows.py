@@ -66,6 +66,9 @@ balance writes none but the first.
     site <module>, port `in_evaluation`   it has made the losses of so many updates in a row in the mode of evaluation;
                                           `module`: "returned" where it was in that of training before; `call`: how
                                           many modules in it do something else then
+    site `laws`, port `of_another`        at so many micro-batches in a row the loss compared what the model computed
+                                          with labels that were made of what it was given `call` micro-batches before;
+                                          `source`: where
     site `laws`, port `clipped_in_vain`   at the first updates that saw clips, all of these came when nothing was there
                                           to be used, or, with `module` "nothing", had a gradient; or with "thrown_away"
                                           their results were not used; `call`: how many gradients were used
@@ -176,6 +179,7 @@ ALIKE_WORKERS = "alike_workers"
 SAME_ORDER, FROZEN_MOVES, UNMEASURED = "same_order", "frozen_moves", "unmeasured"
 STATE_OF_ANOTHER = "state_of_another"
 MOVED, FROZEN_WRITTEN = "moved", "frozen_written"
+OF_ANOTHER = "of_another"
 SAME_DRAWS, ALIKE, NOT_LOADED, CHANGED_AFTER = "same_draws", "alike", "not_loaded", "changed_after"
 AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY = "away", "elsewhere", "left_behind", "far_away"
 FORGETS = "forgets"
