@@ -114,6 +114,8 @@ How a gradient is off:
     the step before   the gradient of the step before is still in it
     a micro-batch     one micro-batch counts for more or less than the others
     other             something else
+    twice             (site `laws`) it is divided by the number of micro-batches, `call`, more than once; the number:
+                      how small it is by that
     site `laws`, port `same_draws`        at so many steps that were looked at (the number) torch's generators began
                                           where they had before, and numbers were drawn from there
     site <parameter>, port `alike`        all rows of this weight are equal, and so are those of its gradient; the
@@ -166,7 +168,14 @@ NOT_REPEATED = "not_repeated"
 NOT_BY_RULE, OVERLAPS = "not_by_rule", "overlaps"
 SKETCH = 16  # numbers
 BETWEEN, GRADIENT, UPDATE = "between", "gradient", "update"  # laws
-MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER = "missing", "factor", "the step before", "a micro-batch", "other"
+MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER, TWICE = (
+    "missing",
+    "factor",
+    "the step before",
+    "a micro-batch",
+    "other",
+    "twice",
+)
 OPTION, STATE, BIT = "option", "state", "bit"
 COPY, ANOTHER = "copy", "another"
 INEXACT, WRAPPED = "inexact", "wrapped"

@@ -35,6 +35,7 @@ from hypocenter.tap.before_reduction.ddp import hooks_of
 from hypocenter.tap.flow import Flow, paths
 from hypocenter.tap.free_memory import why_no_room
 from hypocenter.tap.gradients import local, norms, to_host
+from hypocenter.tap.loss_divisors import n_divisions
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.poison import Poison, find_read
 from hypocenter.tap.tape import Microbatch
@@ -125,6 +126,13 @@ class Audit(audit.Audit[Context]):
         scaled = update.scaled
         left = 1.0 if scaled is None or scaled.is_unscaled else scaled.state.scale or 1.0
         return math.hypot(*to_host(norms(held))) / left
+
+    def n_divisions(self, update: Update) -> int:
+        """By the tape."""
+        roots = update.microbatches[-1].roots
+        if len(roots) != 1 or roots[0] is None:
+            return 0
+        return n_divisions(self.context.tape, roots[0], len(update.microbatches))
 
     def lost_calls(self, update: Update) -> list[str]:
         """By the tape."""

@@ -496,6 +496,11 @@ class Tape:
         """The events that the roots of a micro-batch depend on, in order, with their positions."""
         return self.making(*(slot for slot in microbatch.roots if slot is not None))
 
+    def maker(self, slot: int) -> Event | None:
+        """The event that has made what is in a slot."""
+        position = self._event_of.get(slot)
+        return None if position is None else self.events[position]
+
     @property
     def with_graph(self) -> Set[int]:
         """Slots that a backward may start from or go through."""
