@@ -187,6 +187,21 @@ class Subject:
         """What modules are called with."""
         return [each for each in self.given if each.is_of_model]
 
+    def carries(self, n: int) -> bool:
+        """Whether modules are given tensors that have this size in a later dimension, or at all in code before them.
+
+        So is the state of a recurrent network that goes on from batch to batch.
+        """
+        last = max((position for position, event in self._events.items() if event.module is not None), default=0)
+        for position, event in self._events.items():
+            for _, tensor in tensors((event.args, event.kwargs)) if position <= last else ():
+                is_from_outside = PLACEHOLDERS.number(tensor) is None and not isinstance(tensor, nn.Parameter)
+                shape = tuple(tensor.shape)
+                is_first = event.module is not None and shape[:1] == (n,)
+                if is_from_outside and n in shape and not is_first:
+                    return True
+        return False
+
     def has_of_size(self, n: int) -> bool:
         """Whether a module is called with this number, or with a list that is so long."""
         given = (a for e in self._events.values() if e.module is not None for a in (*e.args, *e.kwargs.values()))
