@@ -72,6 +72,19 @@ def test_a_state_that_goes_on_from_batch_to_batch(tmp_path, is_cell):
     assert found(tmp_path, Net(), step) == []
 
 
+def test_a_step_of_learning_within_a_step(tmp_path):
+    model = nn.Sequential(nn.Linear(WIDTH, 16), nn.Tanh(), nn.Linear(16, 3))
+    (known, asked), y = torch.randn(2, N, WIDTH), torch.arange(N) % 3
+
+    def step(model):
+        weights = dict(model.named_parameters())
+        slopes = torch.autograd.grad(functional.cross_entropy(model(known), y), list(weights.values()))
+        fast = {name: p - 0.5 * g for (name, p), g in zip(weights.items(), slopes, strict=True)}
+        return functional.cross_entropy(torch.func.functional_call(model, fast, (asked,)), y)
+
+    assert found(tmp_path, model, step) == []
+
+
 def test_one_sequence_without_a_batch(tmp_path):
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, 2, 16), 1, enable_nested_tensor=False)
     x, y = torch.randn(LENGTH, WIDTH), torch.randint(0, WIDTH, (LENGTH,))
