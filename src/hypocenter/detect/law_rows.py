@@ -46,6 +46,8 @@ balance writes none but the first.
                                           where its module is not called any more
     site `laws`, port `no_gradient`       `module` "all": all gradients of an optimizer, `call` of them, were 0 at each
                                           of its first updates, so many
+    site <parameter>, port `never_used`   it had no gradient at any of the first updates (so many), and `module`, its
+                                          like in another layer, had; `call`: how many parameters are such
     site <parameter>, port `cut_off`      what is computed from it comes to the loss as before, but no gradient comes
                                           back on one way more than ever before. `names`: the modules in which values
                                           come without one; the number: how many parameters are like it, `call`:
@@ -160,6 +162,7 @@ SITE = "laws"
 USED_TWICE, NOT_USED, THROWN_AWAY = "used_twice", "not_used", "thrown_away"
 BALANCED, CHANGED, UNBALANCED = "balanced", "changed", "unbalanced"
 CUT_OFF, NEVER, CONSTANT = "cut_off", "never", "constant"
+NEVER_USED = "never_used"
 NOT_CONSUMED, NO_GRADIENT, NOT_STEPPED = "not_consumed", "no_gradient", "not_stepped"
 MADE, USED = "grad_made", "grad_used"
 LABELS, TOGETHER = "labels", "together"

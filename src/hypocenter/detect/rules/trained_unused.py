@@ -10,9 +10,9 @@ What it means
     (`detach()`, `no_grad()`), where it came with it before: one of two uses of a tied weight, one term of the loss. Or
     a term of the loss is made of gradients (a gradient penalty, forces, the residual of a differential equation) that
     were taken without `create_graph=True`: a constant. Or an optimizer holds a parameter that never gets a gradient,
-    though its values come to the loss. Or the gradients of some micro-batches are in no update at all. Or every
-    gradient is exactly 0 while the loss is not: what is trained and what it is held against are one tensor, and their
-    gradients cancel out.
+    though its values come to the loss, or while its like in other layers do (an expert that nothing is sent to). Or the
+    gradients of some micro-batches are in no update at all. Or every gradient is exactly 0 while the loss is not: what
+    is trained and what it is held against are one tensor, and their gradients cancel out.
 
 How it is decided
     A parameter with a gradient that is not zero at each of the first four updates of its optimizer, and none, or
@@ -56,6 +56,7 @@ from hypocenter.detect.law_rows import (
     HIDDEN,
     MADE_ANEW,
     NEVER,
+    NEVER_USED,
     NO_GRADIENT,
     NOT_CONSUMED,
     NOT_STEPPED,
@@ -80,6 +81,7 @@ _THEN = {
     CUT_OFF: "it learns nothing from that part of the loss",
     CONSTANT: "nothing is learned from that part of the loss",
     NEVER: "it does not learn",
+    NEVER_USED: "it does not learn",
 }
 
 
@@ -139,6 +141,12 @@ def check(window: Window) -> Iterator[Finding]:
             yield _finding(window, [row], severity, *_of_use(window.step, row))
         elif row.port == CUT_OFF:
             yield _cut_off(window, row)
+        elif row.port == NEVER_USED:
+            n = round(row.summary.sum)
+            why = f"it is in an optimizer and had none at any of the first {n} updates; {row.module} had"
+            found = _finding(window, [row], "note", f"nothing ever used {row.site}", window.step, why)
+            more = (f"the same for {row.call - 1} more parameters",) if row.call > 1 else ()
+            yield replace(found, why=(*found.why, *more))
         elif row.port == CONSTANT:
             yield _constant(window, row)
         elif row.port == NEVER:
@@ -216,7 +224,7 @@ def _finding(
     if len(rows) > 1:
         others = ", ".join(row.site for row in rows[1:4])
         why.append(f"the same for {len(rows) - 1} more: {others}{' ...' if len(rows) > 4 else ''}")
-    is_parameter = first.port in (NO_GRADIENT, NOT_STEPPED, CUT_OFF, NEVER)
+    is_parameter = first.port in (NO_GRADIENT, NOT_STEPPED, CUT_OFF, NEVER, NEVER_USED)
     return Finding(
         code="HC233",
         kind="stagnation",
