@@ -146,7 +146,7 @@ def check(window: Window) -> Iterator[Finding]:
             why = f"it is in an optimizer and had none at any of the first {n} updates; {row.module} had"
             found = _finding(window, [row], "note", f"nothing ever used {row.site}", window.step, why)
             more = (f"the same for {row.call - 1} more parameters",) if row.call > 1 else ()
-            yield replace(found, why=(*found.why, *more))
+            yield replace(found, why=(*found.why, *more), confidence="likely")
         elif row.port == CONSTANT:
             yield _constant(window, row)
         elif row.port == NEVER:
