@@ -49,6 +49,42 @@ def test_a_square_batch_with_places_first(tmp_path):
     assert found(tmp_path, SequenceFirst(), lambda m: functional.cross_entropy(m(x).flatten(0, 1), y.flatten())) == []
 
 
+@pytest.mark.parametrize("is_cell", [False, True])
+def test_a_state_that_goes_on_from_batch_to_batch(tmp_path, is_cell):
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn = nn.GRUCell(WIDTH, 5) if is_cell else nn.GRU(WIDTH, 5, batch_first=True)
+            self.head = nn.Linear(5, 3)
+
+        def forward(self, x, state):
+            out = self.rnn(x, state)
+            return (self.head(out), out) if is_cell else (self.head(out[0][:, -1]), out[1])
+
+    x, y = torch.randn(N, WIDTH) if is_cell else torch.randn(N, LENGTH, WIDTH), torch.arange(N) % 3
+    kept = [torch.randn(N, 5) if is_cell else torch.randn(1, N, 5)]
+
+    def step(model):
+        out, state = model(x, kept[-1].detach())
+        kept.append(state)
+        return functional.cross_entropy(out, y)
+
+    assert found(tmp_path, Net(), step) == []
+
+
+def test_a_step_of_learning_within_a_step(tmp_path):
+    model = nn.Sequential(nn.Linear(WIDTH, 16), nn.Tanh(), nn.Linear(16, 3))
+    (known, asked), y = torch.randn(2, N, WIDTH), torch.arange(N) % 3
+
+    def step(model):
+        weights = dict(model.named_parameters())
+        slopes = torch.autograd.grad(functional.cross_entropy(model(known), y), list(weights.values()))
+        fast = {name: p - 0.5 * g for (name, p), g in zip(weights.items(), slopes, strict=True)}
+        return functional.cross_entropy(torch.func.functional_call(model, fast, (asked,)), y)
+
+    assert found(tmp_path, model, step) == []
+
+
 def test_one_sequence_without_a_batch(tmp_path):
     model = nn.TransformerEncoder(nn.TransformerEncoderLayer(WIDTH, 2, 16), 1, enable_nested_tensor=False)
     x, y = torch.randn(LENGTH, WIDTH), torch.randint(0, WIDTH, (LENGTH,))

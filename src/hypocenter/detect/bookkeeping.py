@@ -51,6 +51,7 @@ _BY_PORT = pa.array([
     law_rows.NOT_STEPPED, law_rows.MADE, law_rows.USED, law_rows.USED_TWICE, law_rows.NOT_USED,
     law_rows.THROWN_AWAY, law_rows.UNWRITTEN, law_rows.NOT_BY_RULE, law_rows.OVERLAPS, law_rows.IN_EVALUATION,
     law_rows.CLIPPED_IN_VAIN, law_rows.STATE_LOST, law_rows.CLIPPED_IN_PART, law_rows.INEXACT, law_rows.WRAPPED,
+    law_rows.CONSTANT, law_rows.OF_ANOTHER, law_rows.NEVER_USED,
     law_rows.CUT_OFF, law_rows.NEVER, law_rows.SAME_DRAWS, law_rows.ALIKE, law_rows.NOT_LOADED, law_rows.CHANGED_AFTER,
     law_rows.WRITTEN_OVER, law_rows.NOT_BROUGHT_BACK, law_rows.MOVED, law_rows.FORGETS,
     law_rows.FROZEN_WRITTEN, law_rows.STATE_OF_ANOTHER,

@@ -46,6 +46,8 @@ balance writes none but the first.
                                           where its module is not called any more
     site `laws`, port `no_gradient`       `module` "all": all gradients of an optimizer, `call` of them, were 0 at each
                                           of its first updates, so many
+    site <parameter>, port `never_used`   it had no gradient at any of the first updates (so many), and `module`, its
+                                          like in another layer, had; `call`: how many parameters are such
     site <parameter>, port `cut_off`      what is computed from it comes to the loss as before, but no gradient comes
                                           back on one way more than ever before. `names`: the modules in which values
                                           come without one; the number: how many parameters are like it, `call`:
@@ -53,6 +55,8 @@ balance writes none but the first.
     site <parameter>, port `never`        an optimizer holds it, and no gradient has come to it at any of the first
                                           `call` audited steps, though what is computed from it comes to the loss at
                                           each; `names`, `op`: where values come without theirs; the number as above
+    site `laws`, port `constant`          a term of the loss is made of gradients that were taken without a graph, in
+                                          `module` at `source`, and brings no gradient itself
     site <parameter>, port `not_stepped`  it has a gradient, no optimizer has held it for so many steps, and it has not
                                           moved; `module`: a parameter of the same module that one does hold, its own
                                           name where one holds another tensor of this name, "another tensor" where one
@@ -64,6 +68,9 @@ balance writes none but the first.
     site <module>, port `in_evaluation`   it has made the losses of so many updates in a row in the mode of evaluation;
                                           `module`: "returned" where it was in that of training before; `call`: how
                                           many modules in it do something else then
+    site `laws`, port `of_another`        at so many micro-batches in a row the loss compared what the model computed
+                                          with labels that were made of what it was given `call` micro-batches before;
+                                          `source`: where
     site `laws`, port `clipped_in_vain`   at the first updates that saw clips, all of these came when nothing was there
                                           to be used, or, with `module` "nothing", had a gradient; or with "thrown_away"
                                           their results were not used; `call`: how many gradients were used
@@ -109,6 +116,8 @@ How a gradient is off:
     the step before   the gradient of the step before is still in it
     a micro-batch     one micro-batch counts for more or less than the others
     other             something else
+    twice             (site `laws`) it is divided by the number of micro-batches, `call`, more than once; the number:
+                      how small it is by that
     site `laws`, port `same_draws`        at so many steps that were looked at (the number) torch's generators began
                                           where they had before, and numbers were drawn from there
     site <parameter>, port `alike`        all rows of this weight are equal, and so are those of its gradient; the
@@ -152,7 +161,8 @@ from __future__ import annotations
 SITE = "laws"
 USED_TWICE, NOT_USED, THROWN_AWAY = "used_twice", "not_used", "thrown_away"
 BALANCED, CHANGED, UNBALANCED = "balanced", "changed", "unbalanced"
-CUT_OFF, NEVER = "cut_off", "never"
+CUT_OFF, NEVER, CONSTANT = "cut_off", "never", "constant"
+NEVER_USED = "never_used"
 NOT_CONSUMED, NO_GRADIENT, NOT_STEPPED = "not_consumed", "no_gradient", "not_stepped"
 MADE, USED = "grad_made", "grad_used"
 LABELS, TOGETHER = "labels", "together"
@@ -161,7 +171,14 @@ NOT_REPEATED = "not_repeated"
 NOT_BY_RULE, OVERLAPS = "not_by_rule", "overlaps"
 SKETCH = 16  # numbers
 BETWEEN, GRADIENT, UPDATE = "between", "gradient", "update"  # laws
-MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER = "missing", "factor", "the step before", "a micro-batch", "other"
+MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER, TWICE = (
+    "missing",
+    "factor",
+    "the step before",
+    "a micro-batch",
+    "other",
+    "twice",
+)
 OPTION, STATE, BIT = "option", "state", "bit"
 COPY, ANOTHER = "copy", "another"
 INEXACT, WRAPPED = "inexact", "wrapped"
@@ -174,6 +191,7 @@ ALIKE_WORKERS = "alike_workers"
 SAME_ORDER, FROZEN_MOVES, UNMEASURED = "same_order", "frozen_moves", "unmeasured"
 STATE_OF_ANOTHER = "state_of_another"
 MOVED, FROZEN_WRITTEN = "moved", "frozen_written"
+OF_ANOTHER = "of_another"
 SAME_DRAWS, ALIKE, NOT_LOADED, CHANGED_AFTER = "same_draws", "alike", "not_loaded", "changed_after"
 AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY = "away", "elsewhere", "left_behind", "far_away"
 FORGETS = "forgets"

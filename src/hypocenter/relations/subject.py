@@ -108,7 +108,8 @@ class Subject:
         held: what was held still in the last forward.
         n_forwards: how many were done; of a part of the samples, that part of one.
         picking: ids of `given` by which code outside of modules picks rows of what was computed, or adds up in them.
-        mixing: what draws numbers by which it does so, as a mixup of what a layer gave; "": nothing.
+        mixing: what draws numbers by which it does so, as a mixup of what a layer gave, or has other samples change the
+            weights before; "": nothing.
         running: the call of the tape that is done now, in a forward.
         without_gradient: parameters that an optimizer holds, by name, to which no gradient came.
     """
@@ -158,6 +159,8 @@ class Subject:
                     self.picking |= {id(self.given[i]) for i in whole}
                     self.mixing = self.mixing or (self._drawn.get(slot, "") if slot is not None else "")
                 sources = [*sources, *whole] if sources is not None and whole else None
+        if is_of_model and event.lent and any(e.function is torch.autograd.grad for e in self._events.values()):
+            self.mixing = self.mixing or "a step of learning within this one"  # of weights lent for this call
         if getattr(event.function, "__name__", "") in _DRAWING:
             self._drawn.update(dict.fromkeys(event.slots, f"torch.{event.function.__name__}"))
         if event.module is None and sources:
@@ -186,6 +189,21 @@ class Subject:
     def of_model(self) -> list[Given]:
         """What modules are called with."""
         return [each for each in self.given if each.is_of_model]
+
+    def carries(self, n: int) -> bool:
+        """Whether modules are given tensors that have this size in a later dimension, or at all in code before them.
+
+        So is the state of a recurrent network that goes on from batch to batch.
+        """
+        last = max((position for position, event in self._events.items() if event.module is not None), default=0)
+        for position, event in self._events.items():
+            for _, tensor in tensors((event.args, event.kwargs)) if position <= last else ():
+                is_from_outside = PLACEHOLDERS.number(tensor) is None and not isinstance(tensor, nn.Parameter)
+                shape = tuple(tensor.shape)
+                is_first = event.module is not None and shape[:1] == (n,)
+                if is_from_outside and n in shape and not is_first:
+                    return True
+        return False
 
     def has_of_size(self, n: int) -> bool:
         """Whether a module is called with this number, or with a list that is so long."""

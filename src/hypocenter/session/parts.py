@@ -138,6 +138,7 @@ class Parts:
             names_of=self.names.param_names,
             clock=self.clock,
             tape=self.tape,
+            prelude=self.roots.prelude,
             replayer=self.replayer,
             loaded=self.loaded.of,
             label=self.sentinel.label,

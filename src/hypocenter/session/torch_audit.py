@@ -35,6 +35,7 @@ from hypocenter.tap.before_reduction.ddp import hooks_of
 from hypocenter.tap.flow import Flow, paths
 from hypocenter.tap.free_memory import why_no_room
 from hypocenter.tap.gradients import local, norms, to_host
+from hypocenter.tap.loss_divisors import n_divisions
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.poison import Poison, find_read
 from hypocenter.tap.tape import Microbatch
@@ -126,6 +127,13 @@ class Audit(audit.Audit[Context]):
         left = 1.0 if scaled is None or scaled.is_unscaled else scaled.state.scale or 1.0
         return math.hypot(*to_host(norms(held))) / left
 
+    def n_divisions(self, update: Update) -> int:
+        """By the tape."""
+        roots = update.microbatches[-1].roots
+        if len(roots) != 1 or roots[0] is None:
+            return 0
+        return n_divisions(self.context.tape, roots[0], len(update.microbatches))
+
     def lost_calls(self, update: Update) -> list[str]:
         """By the tape."""
         tape = self.context.tape
@@ -204,7 +212,7 @@ class Audit(audit.Audit[Context]):
         """
         microbatch, context = update.microbatches[-1], OpContext(self.context.names.module_name)
         try:
-            mode = Flow(parameters, lambda: context.site)
+            mode = Flow(parameters, context)
             replayed = self.context.replayer.run(
                 microbatch, parameters, must_leave_no_trace=True, mode=mode, context=context
             )
@@ -274,7 +282,7 @@ class Audit(audit.Audit[Context]):
     def _sketch(self, update: Update, how: str = "") -> None:
         """This rank's side of the law. `how` says whether other ranks had to take part."""
         named = self._trained_here(update)
-        sums = self._replayed(update, named, lambda *_: None)
+        sums = self._replayed(update, named, lambda *_: None, follows=not how and self._ways.are_followed)
         used = {id(p): local(grad) for p, grad in update.gradients}
         scaled = update.scaled
         scale = (scaled.state.scale or 1.0) if scaled is not None and scaled.is_unscaled else 1.0

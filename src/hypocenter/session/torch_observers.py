@@ -36,6 +36,7 @@ from hypocenter.session.observers.modes import Modes
 from hypocenter.session.observers.moved_statistics import MovedStatistics
 from hypocenter.session.observers.op_bits import OpBits
 from hypocenter.session.observers.own_memory import OwnMemory
+from hypocenter.session.observers.pairs import Pairs
 from hypocenter.session.observers.piled import Piled
 from hypocenter.session.observers.precision import Precision
 from hypocenter.session.observers.recompute import Recompute
@@ -80,9 +81,10 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
     *(FreshState, HandedOver),  # and with what was learned of it
     *(
         SameDraws,
+        Pairs,
         AlikeUnits,
         Loads,
-    ),  # other numbers in each step, units of their own, all that was loaded
+    ),  # other numbers in each step, labels of its own batch, units of their own, all that was loaded
     Relations,  # what must not matter, changed
     StillParameters,  # whether what was trained moved
     *(Replicas, Streams, Clipping),  # what should be equal over ranks

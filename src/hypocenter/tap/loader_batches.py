@@ -42,6 +42,7 @@ class FromLoader:
 
     name: str  # where it is in the batch: "[0]", "[pixels]"
     indices: tuple[int, ...]  # of the dataset, one for each row; empty: not known
+    batch: int = 0  # number of those of the process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +178,7 @@ class LoaderBatches:
                 self.last = replace(self.last, n_samples=n_samples, in_order=(indices[0], indices[-1]))
             for name, tensor in tensors(batch):
                 rows = tuple(indices) if is_known and tensor.dim() and tensor.shape[0] == len(indices) else ()
-                given = FromLoader(name=name, indices=rows)
+                given = FromLoader(name=name, indices=rows, batch=number)
                 self._given.append((Ref(tensor), version_of(tensor), given))
         except Exception:  # a batch of the user's own kind
             self._drawn.pop(iterator, None)

@@ -116,6 +116,12 @@ class OpContext:
         self._forward_of.setdefault(torch.autograd._get_sequence_nr() - 1, (place, op))
         return place
 
+    def line(self, frame: FrameType) -> Source | None:
+        """Of the program, that led to this frame."""
+        found = user_frame(frame, until=self.done_by)
+        code, line = (found.f_code, found.f_lineno) if found is not None else self.called_at
+        return None if code is None else source_of(code.co_filename, line, code.co_name)
+
     def _callers(self, frame: FrameType) -> tuple[tuple[CodeType, int], ...]:
         """The user's frames around this one within what is done again, and where the program had called it."""
         found: list[tuple[CodeType, int]] = []

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import operator
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any
@@ -495,6 +495,20 @@ class Tape:
     def slice(self, microbatch: Microbatch) -> list[tuple[int, Event]]:
         """The events that the roots of a micro-batch depend on, in order, with their positions."""
         return self.making(*(slot for slot in microbatch.roots if slot is not None))
+
+    def maker(self, slot: int) -> Event | None:
+        """The event that has made what is in a slot."""
+        position = self._event_of.get(slot)
+        return None if position is None else self.events[position]
+
+    @property
+    def with_graph(self) -> Set[int]:
+        """Slots that a backward may start from or go through."""
+        return self._with_graph
+
+    def living(self) -> list[tuple[int, torch.Tensor]]:
+        """Slots whose tensor somebody still holds."""
+        return [(slot, tensor) for ref, slot in self._slot_of.values() if (tensor := ref()) is not None]
 
     def originals(self, kept: torch.Tensor) -> list[torch.Tensor]:
         """The user's tensors that share their memory with what is kept here."""

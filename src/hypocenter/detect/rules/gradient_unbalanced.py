@@ -12,7 +12,9 @@ How it is decided
     the loss scale, a mean over micro-batches and a clip to a norm all are. Compared are norms and scalar products in
     float64, to 1e-3 or 32 roundings of the gradient's format. What a program always does to a gradient (a smaller
     rate for the embedding, a mask) is its habit: a parameter counts when it has balanced at two audited steps before,
-    or when the gradient of the step before is in it. The losses of these replays must be those of the run: to four
+    or when the gradient of the step before is in it. From the first step on it counts when the program divides by the
+    number of its micro-batches, three or more, twice: the loss of each, one division after the other that makes no mean
+    of as many terms, or that and the gradients. The losses of these replays must be those of the run: to four
     times what they were apart before, and to 32 roundings of float32; after four replays. Where an optimizer updates
     copies of weights or parts of them (ZeRO or masters by hand), the gradient that a copy is given must have to do with
     that of its weight: it counts when their cosine is next to nothing three times in a row and was not before, or is
@@ -31,7 +33,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import ANOTHER, FACTOR, MICROBATCH, MISSING, NOT_REPEATED, SITE, STEP_BEFORE, UNBALANCED
+from hypocenter.detect.law_rows import (
+    ANOTHER,
+    FACTOR,
+    MICROBATCH,
+    MISSING,
+    NOT_REPEATED,
+    SITE,
+    STEP_BEFORE,
+    TWICE,
+    UNBALANCED,
+)
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Reading, Remedy
 
@@ -68,7 +80,7 @@ def check(window: Window) -> Iterator[Finding]:
         actual=first.summary.sum,
         why=tuple(_why(first, off)),
         then=("the update follows another gradient than that of its batch",),
-        confidence="proven",
+        confidence="likely" if first.module == TWICE else "proven",
         remedy=_ZERO_GRAD if is_old else None,
     )
 
@@ -99,6 +111,8 @@ def _how(row: Reading) -> str:
         return "does not reach the optimizer's copy of it, which is given another"
     if row.module == MISSING:
         return "is not used, though its micro-batches give one"
+    if row.module == TWICE:
+        return "is divided twice by the number of micro-batches"
     if row.module == FACTOR:
         return f"is {row.summary.sum:.3g} times what its micro-batches give"
     if row.module == STEP_BEFORE:
@@ -113,6 +127,12 @@ def _why(first: Reading, off: list[Reading]) -> Iterator[str]:
         yield "the optimizer updates a copy of it, which had its bits at the first update"
         yield f"the gradient of the copy has nothing to do with it: their cosine is {first.summary.sum:.2g}"
         yield f"so it is from step {first.step - first.call} to {first.step}"
+        return
+    if first.module == TWICE:
+        yield (
+            f"there are {first.call} micro-batches, and loss and gradients are divided by {first.call} more than once: "
+            f"what is used is {first.summary.sum:.3g} times their mean"
+        )
         return
     yield "the micro-batches of this step were done again: their gradients do not add up to what the optimizer uses"
     if len(off) > 1:

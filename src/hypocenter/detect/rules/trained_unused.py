@@ -8,9 +8,11 @@ What it means
     its batch is computed and thrown away. Or something is used twice: two backward passes begin at one loss, or two
     updates use the same gradients. Or what is computed from a parameter comes to the loss without its gradient
     (`detach()`, `no_grad()`), where it came with it before: one of two uses of a tied weight, one term of the loss. Or
-    an optimizer holds a parameter that never gets a gradient, though its values come to the loss. Or the gradients of
-    some micro-batches are in no update at all. Or every gradient is exactly 0 while the loss is not: what is trained
-    and what it is held against are one tensor, and their gradients cancel out.
+    a term of the loss is made of gradients (a gradient penalty, forces, the residual of a differential equation) that
+    were taken without `create_graph=True`: a constant. Or an optimizer holds a parameter that never gets a gradient,
+    though its values come to the loss, or while its like in other layers do (an expert that nothing is sent to). Or the
+    gradients of some micro-batches are in no update at all. Or every gradient is exactly 0 while the loss is not: what
+    is trained and what it is held against are one tensor, and their gradients cancel out.
 
 How it is decided
     A parameter with a gradient that is not zero at each of the first four updates of its optimizer, and none, or
@@ -18,19 +20,21 @@ How it is decided
     of the program holds, at updates 1, 2, 4, 8, ... and every 1000th, or while an optimizer steps that never had one.
     The same at four of the steps 0, 1, 2, 4, 8, ... 64 for what lies among others in a list or dict of a trained model,
     or is made in `forward`, unless it moves, is a copy of what an optimizer holds, or hands its gradient on to that.
-    At steps of `--audit`: a call of a model in training that no backward went through, in a step of fewer micro-batches
-    than the audited steps before, in which there was no such call. Two backward passes of one step from the
-    same loss, or an update with the gradients of the one before and no backward pass between, after three updates
-    without that. At the end: at least eight backward passes since the last update, and four times as many as any
-    update before had. At steps of `--audit` with more micro-batches than usual, of one rank: those that the gradient
-    which is used is not made of, although their losses and gradients are no larger than what was used at the updates
-    before. Who leaves out an update on purpose, because its loss or gradient is too large or not finite, is not
-    spoken of.
+    At steps of `--audit`: a summand of the loss, not zero, that has no gradient, and is computed from what
+    `torch.autograd.grad` gave without a graph, with no `detach()` and no `no_grad()` after it. A call of a model in
+    training that no backward went through, in a step of fewer micro-batches than the audited steps before, in which
+    there was no such call. Two backward passes of one step from the same loss, or an update with the gradients of the
+    one before and no backward pass between, after three updates without that. At the end: at least eight backward
+    passes since the last update, and four times as many as any update before had. At steps of `--audit` with more
+    micro-batches than usual, of one rank: those that the gradient which is used is not made of, although their losses
+    and gradients are no larger than what was used at the updates before. Who leaves out an update on purpose, because
+    its loss or gradient is too large or not finite, is not spoken of.
 
 What to do
     Give the parameter to the optimizer, or tell the program that it is not trained: `requires_grad_(False)`. Make the
     optimizer after the model is complete, keep layers in `nn.ModuleList`, and make parameters in `__init__`. Look for
-    `detach()`, `no_grad()` and branches on the way to the loss.
+    `detach()`, `no_grad()` and branches on the way to the loss. Take gradients that a loss is made of with
+    `create_graph=True`.
 
 When it is wrong
     A curriculum that stops to train a part on purpose without `requires_grad_(False)`, and goes on to call it. A note
@@ -47,10 +51,12 @@ from hypocenter.detect.engine import rule
 from hypocenter.detect.law_rows import (
     ALL,
     ALWAYS,
+    CONSTANT,
     CUT_OFF,
     HIDDEN,
     MADE_ANEW,
     NEVER,
+    NEVER_USED,
     NO_GRADIENT,
     NOT_CONSUMED,
     NOT_STEPPED,
@@ -73,7 +79,9 @@ _THEN = {
     USED_TWICE: "what is used twice counts double",
     THROWN_AWAY: "nothing is learned of them",
     CUT_OFF: "it learns nothing from that part of the loss",
+    CONSTANT: "nothing is learned from that part of the loss",
     NEVER: "it does not learn",
+    NEVER_USED: "it does not learn",
 }
 
 
@@ -133,6 +141,14 @@ def check(window: Window) -> Iterator[Finding]:
             yield _finding(window, [row], severity, *_of_use(window.step, row))
         elif row.port == CUT_OFF:
             yield _cut_off(window, row)
+        elif row.port == NEVER_USED:
+            n = round(row.summary.sum)
+            why = f"it is in an optimizer and had none at any of the first {n} updates; {row.module} had"
+            found = _finding(window, [row], "note", f"nothing ever used {row.site}", window.step, why)
+            more = (f"the same for {row.call - 1} more parameters",) if row.call > 1 else ()
+            yield replace(found, why=(*found.why, *more), confidence="likely")
+        elif row.port == CONSTANT:
+            yield _constant(window, row)
         elif row.port == NEVER:
             yield _never(window, row)
         elif row.port == THROWN_AWAY and row.module == ALWAYS:
@@ -161,6 +177,16 @@ def _cut_off(window: Window, row: Reading) -> Finding:
     n_more = round(row.summary.sum) - 1
     more = (f"the same for {n_more} more parameters",) if n_more else ()
     return replace(found, why=(*why, *more), confidence="likely")
+
+
+def _constant(window: Window, row: Reading) -> Finding:
+    where = f" in {row.module}" if row.module not in ("", "loss") else ""
+    why = (
+        f"gradients that were taken{where} without create_graph=True are constants, and so is what is made of them: a "
+        "term that is added to the loss and changes its value only"
+    )
+    found = _finding(window, [row], "warning", "a term of the loss made of gradients has no gradient", window.step, why)
+    return replace(found, site=row.module, source=row.source, phase="loss" if not where else "forward")
 
 
 def _never(window: Window, row: Reading) -> Finding:
@@ -198,7 +224,7 @@ def _finding(
     if len(rows) > 1:
         others = ", ".join(row.site for row in rows[1:4])
         why.append(f"the same for {len(rows) - 1} more: {others}{' ...' if len(rows) > 4 else ''}")
-    is_parameter = first.port in (NO_GRADIENT, NOT_STEPPED, CUT_OFF, NEVER)
+    is_parameter = first.port in (NO_GRADIENT, NOT_STEPPED, CUT_OFF, NEVER, NEVER_USED)
     return Finding(
         code="HC233",
         kind="stagnation",

@@ -6,7 +6,7 @@ What it means
 
 How it is decided
     One replay with all inputs turned alike, dropout off. Asked only where the first dimension is the batch beyond
-    doubt, and of outputs that have it first.
+    doubt, in all that the model is given, and of outputs that have it first.
 
 What to do
     Look at what the named module adds to its input, and along which dimension.
@@ -36,6 +36,8 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
     if n < 2 or facts.relates_rows or (facts.may_be_second and not facts.is_certain):
         raise CannotTell("which dimension is the batch is not known for certain")
     inputs = [each for each in subject.of_model if each.tensor.dim() > 0 and each.tensor.shape[0] == n]
+    if subject.carries(n):
+        raise CannotTell("the model is also given what was computed before: its state, which has rows too")
     changed = {each.place: each.tensor.roll(1, 0) for each in inputs}
     if all(torch.equal(changed[each.place], each.tensor) for each in inputs):
         raise CannotTell("all samples are the same")

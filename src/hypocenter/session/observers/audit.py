@@ -33,6 +33,7 @@ from hypocenter.session.observers.thrown_away import ThrownAway, n_thrown, norm_
 
 ELEMENTS = 4096  # of a gradient that is looked into
 ALWAYS = 3  # audited steps in a row, the first one among them, that use only the last of their micro-batches
+FEWEST = 3  # micro-batches: of two, a half is as often the half of a squared error
 STAYS = 2  # audited steps in which a parameter balanced, before one in which it does not
 KEPT_AT_MOST = 16  # micro-batches that are told apart
 TOLERANCE = 1e-3  # relative, of a norm; and at least _ROUNDINGS of the format
@@ -119,6 +120,7 @@ class Audit(Observer[ContextT]):
         self._thrown_away = ThrownAway()
         self._n_throwing = 0  # audited steps in a row that use only the last of as many micro-batches as ever
         self._has_balanced = False  # in some step all were used
+        self._n_divided = 0  # audited steps in a row with too many divisions; below 0: it was told
         self._n_more = 0  # micro-batches of this step, than usual
         self._unclipped: float | None = None  # norm in this step
         self._is_asked_for = context.config.audit != Config().audit
@@ -142,6 +144,10 @@ class Audit(Observer[ContextT]):
     def norm_after_clip(self, update: Update) -> float:
         """L2 norm of the gradients that were clipped in this step, the loss scale taken out."""
         return update.check.total_norm
+
+    def n_divisions(self, update: Update) -> int:
+        """How often the program divides the loss of the last micro-batch by the number of micro-batches."""
+        return 0
 
     def lost_calls(self, update: Update) -> list[str]:
         """Calls of a model in training that no backward of this step went through: names of modules."""
@@ -233,6 +239,7 @@ class Audit(Observer[ContextT]):
             if n_before >= STAYS or (kind == law.STEP_BEFORE and is_known):
                 self.rows.append(replace(row, op=number))
         if usual is not None:
+            self._look_for_divisions(usual, update)
             self._explain(usual, update, list(entries.values()))
         self._look_for_lost_calls(update)
         if (row := self.unwritten(update)) is not None:
@@ -279,6 +286,21 @@ class Audit(Observer[ContextT]):
             if self._thrown_away.looks_usual(update, thrown, norm, is_of_samples=is_of_samples):
                 order = self.context.clock.next_order()
                 self.rows.append(number_row(law.SITE, law.THROWN_AWAY, update.step, order, thrown, call=n - thrown))
+
+    def _look_for_divisions(self, usual: float, update: Update) -> None:
+        """A mean over micro-batches divides by their number once: the loss of each, or what they add up to."""
+        n, scaled = len(update.microbatches), update.scaled
+        if n < FEWEST or self._n_divided < 0:
+            return
+        scale = (scaled.state.scale or 1.0) if scaled is not None and scaled.is_unscaled else 1.0
+        are_divided = not self._is_clipped and math.isclose(usual * scale * n, 1.0, rel_tol=TOLERANCE)
+        n_times = self.n_divisions(update) + are_divided
+        self._n_divided = self._n_divided + 1 if n_times > 1 else 0
+        if self._n_divided == STAYS:
+            self._n_divided = -1
+            order = self.context.clock.next_order()
+            row = number_row(law.SITE, law.UNBALANCED, update.step, order, n ** (1.0 - n_times), call=n)
+            self.rows.append(replace(row, module=law.TWICE))
 
     def _explain(self, usual: float, update: Update, entries: Sequence[Entry]) -> None:
         """Where the factor of all comes from."""

@@ -7,7 +7,7 @@ parameters the optimizers hold.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +15,7 @@ from hypocenter import schedule
 from hypocenter.detect.law_rows import (
     ALL,
     FROZEN,
+    NEVER_USED,
     NO_GRADIENT,
     NOT_CALLED,
     NOT_STEPPED,
@@ -32,6 +33,7 @@ from hypocenter.tap.weakly import Ref
 FIRST = 4  # updates of an optimizer, at each of which a parameter must have had a gradient
 GONE_FOR = 8  # updates in a row
 ELEMENTS = 64  # of a parameter, to see whether it moves
+LONG = 64  # updates, in none of which a parameter had a gradient, and those of the same place in other layers had
 USUAL = 3  # updates of an optimizer that use all once, before one that does not
 TOLD_BY = 16  # gradients, by which it is told whether all are those of the update before
 UNUSED, UNUSED_TIMES = 8, 4  # backward passes after the last update; times those that an update took at most
@@ -44,6 +46,7 @@ class _Trained:
     n_updates: int = 0
     n_idle: int = 0  # of these, all gradients were 0
     names: set[str] = field(default_factory=set)  # had a gradient at every update so far
+    used: set[str] = field(default_factory=set)  # had a gradient at some update
     missing: dict[str, int] = field(default_factory=dict)  # of these: updates in a row without one
     last: dict[str, float] = field(default_factory=dict)  # norms at the last update
     gradients: tuple[int, list[int], list[int]] = (0, [], [])  # that the last update used: see `_look_for_twice`
@@ -116,11 +119,15 @@ class Use(Observer[Observed]):
 
     def _follow(self, trained: _Trained, norms: dict[str, float], update: Update) -> None:
         trained.n_updates += 1
+        if trained.n_updates == LONG:
+            self._look_for_unused(trained, update)
         is_as_before = not trained.missing and norms.keys() == trained.last.keys() and min(norms.values()) > 0.0
         trained.last = norms
         if is_as_before and trained.n_updates > 1:
             return
         alive = {name for name, norm in norms.items() if norm > 0.0}
+        if trained.n_updates < LONG:
+            trained.used |= alive
         if not alive:  # no part of the model has dropped out: the whole loss is 0, or nothing is trained at all
             trained.n_idle += 1
             if trained.n_idle == trained.n_updates == FIRST:
@@ -147,6 +154,15 @@ class Use(Observer[Observed]):
                 self._tell(name, parameters.get(name), update.step)
         for name in trained.listening.keys() - trained.missing.keys():
             trained.listening.pop(name)()
+
+    def _look_for_unused(self, trained: _Trained, update: Update) -> None:
+        """Experts that nothing was ever sent to, for one."""
+        names = [self.context.label(p) for p in update.parameters if p.requires_grad]
+        pairs = [(name, other) for name in names if name not in trained.used if (other := _like(name, trained.used))]
+        if pairs:
+            (name, other), order = pairs[0], self.context.clock.next_order()
+            row = number_row(name, NEVER_USED, update.step, order, LONG, module=other, call=len(pairs))
+            self.rows.append(row)
 
     def _listen(self, trained: _Trained, name: str, parameter: Any) -> None:
         """Is the module that it belongs to still called?"""
@@ -256,6 +272,12 @@ def hole(name: str, inside: Sequence[str]) -> str:
             if found := next(others, ""):
                 return found
     return ""
+
+
+def _like(name: str, others: Iterable[str]) -> str:
+    """One that has the same place as this in another layer: another number stands in its name; "": there is none."""
+    places = [place for place, part in enumerate(name.split(".")) if part.isdigit()]
+    return next((each for each in others for at in places if _without(each, at) == _without(name, at)), "")
 
 
 def _without(name: str, place: int) -> tuple[str, ...]:

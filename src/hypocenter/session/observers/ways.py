@@ -7,6 +7,9 @@ bound, and one that is left out computes less.
 
 One thing is told of the start too: a parameter that an optimizer holds, whose values come to the loss at each of the
 first steps that are looked at, and that gets no gradient at any of them. The program says both, so it is a note.
+
+And one of each step by itself: a term that is made of gradients and brings none (`create_graph` was left out) is a
+constant that was added to the loss.
 """
 
 from __future__ import annotations
@@ -34,6 +37,7 @@ class _Seen:
     most_cuts: int = 0
     cuts: set[tuple[str, str]] = field(default_factory=set)
     never: set[int] = field(default_factory=set)  # numbers of parameters without a gradient so far
+    is_constant_told: bool = False
 
 
 class Ways:
@@ -69,7 +73,11 @@ class Ways:
         )
         new = [each for each in paths.cuts if each not in seen.cuts] or list(paths.cuts)
         row = None
-        if is_off and paths.cut_off:
+        if (taken := paths.constant) is not None and not seen.is_constant_told:
+            seen.is_constant_told = True
+            row = number_row(law.SITE, law.CONSTANT, update.step, 0, 1.0)
+            row = replace(row, module=taken.site, source=taken.line)
+        elif is_off and paths.cut_off:
             first = names[paths.cut_off[0]]
             row = number_row(first, law.CUT_OFF, update.step, 0, len(paths.cut_off), call=seen.n_looks)
             row = replace(row, names=tuple(dict.fromkeys(site for site, _ in new)), op=new[0][1])
