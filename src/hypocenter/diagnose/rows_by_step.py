@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 from pyarrow import ipc
 
-_ROWS_AT_ONCE = 200_000  # rows gathered before they are cut and packed: some 80 MB
-_ROWS_OF_BLOCK = 30_000  # of all ranks, of steps that are packed together: some 12 MB
+_ROWS_AT_ONCE = 400_000  # rows gathered before they are cut and packed: some 160 MB
+_ROWS_OF_BLOCK = 100_000  # of all ranks, of steps that are packed together: some 40 MB
 _IN_MEMORY_BYTES = 256 << 20  # packed; beyond it a temporary file
 
 

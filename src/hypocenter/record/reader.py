@@ -52,7 +52,7 @@ _KEPT_BYTES = 256 << 20  # of tables kept for the next question: a job of many r
 _READERS = 2  # threads that read ahead: Arrow decodes without the interpreter's lock
 _AHEAD = 3  # ranks read before they are asked for
 _PARTS_OF_WORKER = 4  # so that one that is slow, or dies, holds up little
-_RANKS_OF_PART = 16  # whose rows travel at once
+_RANKS_OF_PART = 4  # whose rows travel at once
 
 
 def open_run(path: Path | str, on: str = "") -> RecordedRun:
