@@ -106,9 +106,11 @@ class Catalogue(Generic[T]):
 
     def report(self, name: str, error: BaseException) -> None:
         """List something of this catalogue as broken, once."""
-        broken = Broken(name=name, error=f"{type(error).__name__}: {error}")
-        if broken not in self.broken:
-            self.broken.append(broken)
+        self.learn([Broken(name=name, error=f"{type(error).__name__}: {error}")])
+
+    def learn(self, broken: Iterable[Broken]) -> None:
+        """List what turned out to be broken, here or in another process, once."""
+        self.broken += [each for each in dict.fromkeys(broken) if each not in self.broken]
 
     def _files(self) -> list[pkgutil.ModuleInfo]:
         path = importlib.import_module(self.package).__path__

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
-import signal
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,14 +18,12 @@ from bench.job_of_512.job import Job
 from bench.job_of_512.simulate import write_job
 from hypocenter.detect.engine import Engine
 from hypocenter.detect.group_engine import GroupEngine
-from hypocenter.diagnose import executors
-from hypocenter.diagnose.diagnosis import diagnose, found_in
-from hypocenter.diagnose.executors import Task
+from hypocenter.diagnose.diagnosis import found_in
+from hypocenter.diagnose.over_ranks import found_by, parted, rules_over_ranks
 from hypocenter.diagnose.panels import panels_of
-from hypocenter.diagnose.partial import Partial
+from hypocenter.diagnose.partial import Partial, look_at_ranks
 from hypocenter.diagnose.records import Records
 from hypocenter.diagnose.rows_by_step import RowsByStep
-from hypocenter.errors import ConfigError
 from hypocenter.nouns import Finding, Reading, StepRecord, Summary
 from hypocenter.record.reader import RecordedRun, open_run
 from hypocenter.record.run_file import start_run
@@ -121,16 +119,16 @@ def test_series_with_something_in_them_have_the_same_findings(
 @settings(max_examples=4)
 @given(cuts=st.sets(st.integers(1, 6), max_size=4), order=st.randoms(use_true_random=False))
 def test_parts_merge_in_any_order_to_the_same_answer(job: Path, cuts: set[int], order):
-    task = Task(open_run(job), ())
-    ranks, edges = task.recorded.ranks, [0, *sorted(cuts), 7]
-    parts = [task.look(ranks[a:b]) for a, b in pairwise(edges)]
+    recorded = open_run(job)
+    ranks, edges = recorded.ranks, [0, *sorted(cuts), 7]
+    parts = [look_at_ranks(recorded, ranks[a:b]) for a, b in pairwise(edges)]
     order.shuffle(parts)
 
     merged = Partial()
     for part in parts:
         merged.merge(part)
 
-    whole = task.look(ranks)
+    whole = look_at_ranks(recorded, ranks)
     assert {r: repr(look.findings) for r, look in sorted(merged.looks.items())} == {
         r: repr(look.findings) for r, look in sorted(whole.looks.items())
     }
@@ -139,30 +137,46 @@ def test_parts_merge_in_any_order_to_the_same_answer(job: Path, cuts: set[int], 
     assert merged.sketch.is_alike == whole.sketch.is_alike
 
 
-def test_processes_give_the_answer_of_one(job: Path):
-    alone = diagnose(open_run(job))
+@pytest.mark.parametrize("n", [1, 2, 5, 40])
+def test_rules_over_ranks_find_the_same_in_whatever_parts(job: Path, n: int):
+    recorded = open_run(job)
+    records, rules = Records.of(recorded), rules_over_ranks(recorded).rules
+    parts = parted(rules, n)
 
-    assert repr(diagnose(open_run(job), on="processes:2")) == repr(alone)
+    found = [each for part in parts for each in found_by(recorded, part, records)]
 
-
-def dies_once(directory: str, ranks, plugins):
-    mark = Path(directory).parent / "died"
-    if not mark.exists():
-        mark.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return executors.look_in_worker(directory, ranks, plugins)
-
-
-def test_a_worker_that_is_killed_is_survived_and_said(job: Path, monkeypatch: pytest.MonkeyPatch):
-    alone = diagnose(open_run(job))
-    monkeypatch.setattr(executors, "work", dies_once)
-
-    found = diagnose(open_run(job), on="processes:2")
-
-    assert found.findings == alone.findings or repr(found.findings) == repr(alone.findings)
-    assert found.notes == (*alone.notes, "a worker died 1 time: its ranks were looked at again")
+    assert sorted(code for part in parts for code in part) == [c for c, rule in rules.items() if rule.check is not None]
+    whole = list(found_by(recorded, tuple(rules), records))
+    assert whole
+    assert repr(sorted(found, key=lambda each: each[:2])) == repr(whole)
 
 
-def test_what_nobody_knows_is_one_error(job: Path):
-    with pytest.raises(ConfigError, match="nothing to look at ranks on"):
-        diagnose(open_run(job), on="abacus")
+FAILS = """
+from hypocenter.detect.engine import rule
+from hypocenter.detect.group_engine import group_rule
+
+@rule("TEST1", "config", severity="note", reads=("all",))
+def one(window):
+    if window.rank == 2:
+        raise ValueError("of rank 2")
+    yield from ()
+
+@group_rule("TEST2", "config", severity="note", reads=("digest",))
+def over(panel):
+    raise ValueError("of ranks")
+"""
+
+
+def test_a_rule_that_fails_in_a_worker_is_said(job: Path, tmp_path: Path):
+    plugin, program = tmp_path / "fails.py", tmp_path / "program.py"  # in a process of its own: a plug-in stays
+    plugin.write_text(FAILS)
+    program.write_text(
+        "from hypocenter.diagnose.diagnosis import diagnose\n"
+        "from hypocenter.record.reader import open_run\n"
+        f"if __name__ == '__main__': print(diagnose(open_run({str(job)!r}, 'processes:2'), [{str(plugin)!r}]).notes)\n"
+    )
+
+    found = subprocess.run([sys.executable, program], check=True, capture_output=True, text=True).stdout
+
+    assert "TEST1 did not load: ValueError: of rank 2" in found
+    assert "TEST2 did not load: ValueError: of ranks" in found

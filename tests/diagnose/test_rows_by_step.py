@@ -28,14 +28,16 @@ def table(rank: int, rows: list[tuple[int, int]]) -> pa.Table:
     ranks=st.lists(ROWS, min_size=1, max_size=6),
     at_once=st.sampled_from([1, 7, 1000]),
     size=st.sampled_from([64, 1 << 20]),
+    block=st.sampled_from([1, 20, 1000]),
 )
 def test_every_row_is_given_back_by_step_rank_and_order(
-    ranks: list[list[tuple[int, int]]], at_once: int, size: int
+    ranks: list[list[tuple[int, int]]], at_once: int, size: int, block: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_ROWS_AT_ONCE", at_once)
         patch.setattr(module, "_IN_MEMORY_BYTES", size)
-        shelf = RowsByStep()
+        patch.setattr(module, "_ROWS_OF_BLOCK", block)
+        shelf = RowsByStep(len(ranks))
         for rank, rows in enumerate(ranks):
             shelf.put(table(rank, rows))
 

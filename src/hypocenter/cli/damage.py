@@ -11,7 +11,7 @@ from hypocenter.report import wording
 def tell_damage(*recordings: RecordedRun) -> None:
     """Say on stderr what is missing, damaged or rolled up in these recordings, a line each."""
     for recording in recordings:
-        for problem in (*recording.problems, *recording.rolled_up):
+        for problem in (*recording.problems, *recording.rolled_up, *recording.notes):
             say(f"note: {wording.clean(str(recording.directory))}: {wording.sentence(problem)}")
 
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 # (pyarrow.compute makes its functions when it is imported)
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,9 +42,7 @@ def cards_of(run: RecordedRun) -> RunCards:
     firsts = _first_steps(run)
     wanted = pa.array(sorted(set(firsts.values())), pa.int64())
 
-    def is_first(batch: pa.RecordBatch) -> pa.Array:
-        return pc.and_(pc.is_in(batch["step"], wanted), is_compared(batch))
-
+    is_first = partial(_is_at, wanted)
     found: dict[Spot, dict[str, Any]] = {}
     columns = tuple(dict.fromkeys((*_READ, *(logical.READS if len(run.ranks) > 1 else ()))))
     tables = [_of_all_ranks(run, columns, is_first)] if len(run.ranks) > 1 else _of_one_rank(run, columns, is_first)
@@ -53,6 +52,10 @@ def cards_of(run: RecordedRun) -> RunCards:
     ordered = sorted(found, key=lambda spot: (stage[spot], found[spot]["order"], firsts[spot], spot.port))
     cards = [_card(spot, found[spot], order) for order, spot in enumerate(ordered)]
     return RunCards(cards=tuple(cards), steps=firsts)
+
+
+def _is_at(steps: pa.Array, batch: pa.RecordBatch) -> pa.Array:
+    return pc.and_(pc.is_in(batch["step"], steps), is_compared(batch))
 
 
 def cards(run: RecordedRun) -> tuple[SiteCard, ...]:
@@ -92,8 +95,16 @@ def _of_one_rank(run: RecordedRun, columns: Sequence[str], where: Any) -> Iterat
 
 def _first_steps(run: RecordedRun) -> dict[Spot, int]:
     """Each spot and the first step that has it."""
+    firsts: dict[Spot, int] = {}
+    for part in run.over_parts(_first_steps_of):
+        for spot, step in part.items():
+            firsts[spot] = min(step, firsts.get(spot, step))
+    return firsts
+
+
+def _first_steps_of(run: RecordedRun, ranks: Sequence[int]) -> dict[Spot, int]:
     spots, firsts = Spots(), dict[int, int]()
-    for batch in _seen(run):
+    for batch in _seen(run, ranks):
         number = spots.numbers(batch)
         step = batch["step"].to_numpy()
         order = np.lexsort((step, number))
@@ -103,8 +114,8 @@ def _first_steps(run: RecordedRun) -> dict[Spot, int]:
     return {spots.known[number]: step for number, step in firsts.items()}
 
 
-def _seen(run: RecordedRun) -> Iterator[pa.RecordBatch]:
-    for rank in run.ranks:
+def _seen(run: RecordedRun, ranks: Sequence[int]) -> Iterator[pa.RecordBatch]:
+    for rank in ranks:
         stream, compared = run.stream(rank, _SEEN), Compared()
         last = -1
         for step, table in by_step(ahead(stream if stream is not None else _scanned(run, rank))):

@@ -185,7 +185,7 @@ class RunRows:
 
     def _merged(self) -> Iterator[tuple[int, pa.Table]]:
         columns = tuple(dict.fromkeys((*COLUMNS, *logical.READS)))
-        shelf = RowsByStep()
+        shelf = RowsByStep(len(self._run.ranks))
         for _, table in self._run.scan(is_compared, columns=columns):
             shelf.put(table)
         one_rank = len(self._run.ranks) == 1

@@ -134,7 +134,8 @@ class Engine:
     """
 
     def __init__(self, selected: Mapping[str, Rule] | None = None) -> None:
-        self._rules = dict(rules() if selected is None else selected)
+        self._selected = rules() if selected is None else selected
+        self._rules = dict(self._selected)
         self._past: dict[int, History] = {}
 
     @property
@@ -163,8 +164,9 @@ class Engine:
         self._past.setdefault(rank, History()).pass_by(records)
 
     def forget(self, rank: int) -> None:
-        """Nothing more comes of a rank."""
+        """Nothing more comes of a rank. A rule that failed there is asked of the next, whoever looks at that one."""
         self._past.pop(rank, None)
+        self._rules = dict(self._selected)
 
     def ask(
         self, codes: Iterable[str], rank: int, step: int, record: StepRecord | None, readings: Iterable[Reading]

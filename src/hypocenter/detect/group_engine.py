@@ -135,6 +135,11 @@ class GroupEngine:
         return frozenset(word for entry in self._rules.values() for word in entry.reads)
 
     @property
+    def rules(self) -> Mapping[str, GroupRule]:
+        """Those that are asked still, by code."""
+        return self._rules
+
+    @property
     def asked(self) -> frozenset[Asked]:
         """When its rules over steps are asked."""
         return frozenset(entry.asked for entry in self._rules.values() if entry.check is not None)

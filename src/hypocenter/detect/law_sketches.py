@@ -1,15 +1,22 @@
 """Sketches of gradients over ranks: as each rank's micro-batches give them when done again, and as they are used."""
 
+# pyright: reportAttributeAccessIssue=false
+# (pyarrow.compute makes its functions when it is imported)
+
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hypocenter.detect.law_rows import LABELS, MADE, SKETCH, TOGETHER, USED
 from hypocenter.detect.panel import Panel
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 TOLERANCE = 0.01  # of a weight, and of what the weights do not explain
 N_ITERATIONS = 20
@@ -32,17 +39,31 @@ def law_sketches(panel: Panel) -> dict[str, LawSketches]:
     """By parameter."""
     found: dict[str, LawSketches] = {}
     for port in (MADE, USED):
-        columns = panel.where(port=port).select(["rank", "site", "sum", "sketch", "op", "module"]).to_pydict()
-        for rank, site, printed, sketch, hook, how in zip(*columns.values(), strict=True):
+        table = panel.where(port=port)
+        columns = table.select(["rank", "site", "sum", "op", "module"]).to_pydict()
+        sketches = _sketches(table["sketch"]) if table.num_rows else []
+        for rank, site, printed, hook, how, sketch in zip(*columns.values(), sketches, strict=True):
             if site == LABELS:
                 continue
             each = found.setdefault(site, LawSketches())
             each.hook, each.is_together = hook or each.hook, each.is_together or how == TOGETHER
-            if sketch is not None and len(sketch) == SKETCH:
-                (each.made if port == MADE else each.used)[rank] = np.asarray(sketch, dtype=np.float64)
+            if sketch is not None:
+                (each.made if port == MADE else each.used)[rank] = sketch
                 if port == MADE:
                     each.prints[rank] = printed
     return found
+
+
+def _sketches(column: pa.ChunkedArray) -> list[_Vector | None]:
+    """Those of rows that have a whole one."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
+    is_whole = lengths == SKETCH
+    numbers = column.filter(pa.array(is_whole)).combine_chunks().flatten().to_numpy(zero_copy_only=False)
+    vectors = iter(numbers.astype(np.float64).reshape(-1, SKETCH))
+    return [next(vectors) if one else None for one in is_whole.tolist()]
 
 
 def is_replica(parameter: LawSketches, ranks: Sequence[int]) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from hypocenter.nouns import Coords, Place, Reading, StepRecord
@@ -56,15 +57,14 @@ class Panel:
 
     def where(self, **columns: str) -> pa.Table:
         """Rows whose columns have these values: `where(phase="comm", port="out[0]")`."""
+        import pyarrow as pa
         import pyarrow.compute as pc
 
         key = tuple(sorted(columns.items()))
         table = self.asked.get(key)
         if table is None:
-            table = self.table
-            for name, value in columns.items():
-                table = table.filter(pc.equal(table[name], value))
-            self.asked[key] = table
+            mask = reduce(pc.and_, (pc.equal(self.table[name], pa.scalar(value)) for name, value in key))
+            table = self.asked[key] = self.table.filter(mask)
         return table
 
     def readings(self, table: pa.Table) -> Iterator[tuple[int, Reading]]:

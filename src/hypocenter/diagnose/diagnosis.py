@@ -12,8 +12,9 @@ or a bad gradient that comes from nowhere, and can only say so; the stage that m
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pyarrow.compute as pc
@@ -22,19 +23,18 @@ from hypocenter.detect import engine, group_engine
 from hypocenter.detect.misuse import STILL, TRAINED
 from hypocenter.detect.spikes import Series
 from hypocenter.detect.whole import Looked, doubts
-from hypocenter.diagnose import deaths, executors, verdicts
+from hypocenter.diagnose import deaths, verdicts
 from hypocenter.diagnose.deaths import jobs_of
-from hypocenter.diagnose.executors import Task
 from hypocenter.diagnose.fold import SPIKE, fold
 from hypocenter.diagnose.group import Folded, told_under
 from hypocenter.diagnose.handed_on import from_before, from_behind, is_received
 from hypocenter.diagnose.judged_evidence import JudgedEvidence, RunEvidence, judged_piece, load
-from hypocenter.diagnose.panels import arrow, of_ranks, panels_of
-from hypocenter.diagnose.partial import Partial
+from hypocenter.diagnose.over_ranks import found_over_ranks, rules_over_ranks
+from hypocenter.diagnose.panels import arrow
+from hypocenter.diagnose.partial import look_at_job
 from hypocenter.diagnose.ranks import together, with_device
 from hypocenter.diagnose.records import Records
 from hypocenter.diagnose.rows import holds_values
-from hypocenter.diagnose.rows_by_step import RowsByStep
 from hypocenter.diagnose.spike_words import BEFORE, RISE, rose
 from hypocenter.in_words import counted
 from hypocenter.nouns import Diagnosis, Finding, Place, Status, StepRecord
@@ -52,23 +52,22 @@ _APART = frozenset({"desync", "hardware"})
 LATER = 16  # steps, of what is seen only when replicas are compared
 
 
-def diagnose(recorded: RecordedRun, plugins: Sequence[str] = (), *, on: str = "") -> Diagnosis:
+def diagnose(recorded: RecordedRun, plugins: Sequence[str] = ()) -> Diagnosis:
     """Say what is numerically wrong with a run, where it started and why.
 
     Args:
         recorded: an open recording (`hypocenter.record.reader.open_run`).
         plugins: rule and cause files or modules beside those installed. Those that the recording names are not
             imported: a recording is data, never a reason to run code.
-        on: what looks at the ranks (hypocenter.diagnose.executors); this process when not given.
 
     Returns:
         Findings with causes first. `healthy` is said only of a whole recording of a program that ended well
         (hypocenter.detect.whole).
     """
     verdicts.causes(plugins)
-    seen = found_in(recorded, plugins, on=on)
-    found, records, still, over_ranks = seen.findings, seen.records, seen.still, seen.over_ranks
-    jobs = jobs_of(recorded, records)
+    seen = found_in(recorded, plugins)
+    found, records, still = seen.findings, seen.records, seen.still
+    jobs, over_ranks = jobs_of(recorded, records), rules_over_ranks(recorded, plugins)
     for job in jobs:
         found += over_ranks.end(job)
     evidence, dead = deaths.apart(load(recorded.evidence_files(), recorded.directory))
@@ -87,7 +86,7 @@ def diagnose(recorded: RecordedRun, plugins: Sequence[str] = (), *, on: str = ""
         n_ranks=len(recorded.ranks),
         n_sites=len(recorded.site_names),
         n_rows=recorded.n_rows,
-        notes=(*_notes(recorded, pieces), *seen.notes),
+        notes=_notes(recorded, pieces),
     )
 
 
@@ -153,6 +152,7 @@ def _notes(recorded: RecordedRun, pieces: RunEvidence) -> tuple[str, ...]:
                 *recorded.rolled_up,
                 *run.warnings,
                 *pieces.notes,
+                *recorded.notes,
                 *(f"{b.name} did not load: {b.error}" for b in broken),
             )
         )
@@ -166,44 +166,19 @@ class Found:
     findings: list[Finding]
     records: Records
     still: list[tuple[str, int]]  # counts of parameters as the end of a rank's run left them: TRAINED or STILL, n
-    over_ranks: group_engine.GroupEngine
-    notes: tuple[str, ...] = ()
 
 
-def found_in(recorded: RecordedRun, plugins: Sequence[str] = (), *, on: str = "") -> Found:
+def found_in(recorded: RecordedRun, plugins: Sequence[str] = ()) -> Found:
     """Ask all rules."""
-    over_ranks = group_engine.GroupEngine(group_engine.group_rules(plugins), len(recorded.ranks))
-    task = Task(recorded, tuple(plugins))
-    partial, notes = executors.run(task, on)
-    looks = [partial.looks[rank] for rank in recorded.ranks]
+    seen = look_at_job(recorded, tuple(plugins))
+    looks = [seen.looks[rank] for rank in recorded.ranks]
     records = Records({look.rank: look.records for look in looks})
+    found = found_over_ranks(recorded, tuple(plugins), seen, records)
     return Found(
-        findings=[*(f for look in looks for f in look.findings), *_over_ranks(recorded, over_ranks, partial, records)],
+        findings=[*(f for look in looks for f in look.findings), *found],
         records=records,
         still=[count for look in looks for count in look.still],
-        over_ranks=over_ranks,
-        notes=notes,
     )
-
-
-def _over_ranks(
-    recorded: RecordedRun, over_ranks: group_engine.GroupEngine, partial: Partial, records: Records
-) -> Iterator[Finding]:
-    """Panels of the steps at which rules over ranks have to be asked."""
-    is_asked = partial.sketch is not None and ("always" in over_ranks.asked or not partial.sketch.is_alike)
-    is_whole = is_asked and bool(over_ranks.reads)
-    rows = RowsByStep()
-    if is_whole:
-        for _, table in recorded.scan(lambda batch: of_ranks(batch, over_ranks.reads)):
-            rows.put(table)
-    else:
-        for rank in recorded.ranks:
-            if (table := partial.aside.get(rank)) is not None:
-                rows.put(table)
-    steps = None if is_whole else {*rows.steps(), *records.steps()[:1].tolist()}
-    for panel in panels_of(rows, records, ranks=recorded.ranks, places=recorded.places, steps=steps):
-        yield from over_ranks.feed(panel) if is_whole else over_ranks.feed(panel, ("rows", "always"))
-    rows.close()
 
 
 def looked_at(recorded: RecordedRun, records: Records, still: Sequence[tuple[str, int]]) -> Looked:
@@ -230,14 +205,11 @@ def _in_rows(recorded: RecordedRun) -> list[str]:
     """What rows tell of; of a dump any value is something."""
     if recorded.run.imported is not None:
         return ["values"] if holds_values(recorded) else []
-    return [name for phase, name in _PARTS.items() if any(t.num_rows for _, t in recorded.scan(_of(phase)))]
+    return [name for phase, name in _PARTS.items() if any(t.num_rows for _, t in recorded.scan(partial(_is_of, phase)))]
 
 
-def _of(phase: str) -> Any:
-    def where(table: Any) -> Any:
-        return pc.equal(table["phase"], arrow(phase))
-
-    return where
+def _is_of(phase: str, table: Any) -> Any:
+    return pc.equal(table["phase"], arrow(phase))
 
 
 def without_received(pieces: RunEvidence, places: Mapping[int, Place]) -> RunEvidence:

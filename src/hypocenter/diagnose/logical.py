@@ -362,7 +362,7 @@ def logical_steps(tables: Iterable[tuple[int, pa.Table]], places: Mapping[int, P
         tables: (rank, rows in columns of READS), ranks rising.
         places: where ranks stand.
     """
-    by_step, known = RowsByStep(), dict[_Of, str]()
+    by_step, known = RowsByStep(len(places)), dict[_Of, str]()
     for _, table in tables:
         by_step.put(table)
     steps = by_step.steps()

@@ -70,7 +70,7 @@ def job_grad_norms(tables: Iterable[tuple[int, pa.Table]], places: Mapping[int, 
         tables: (rank, readings of phase grad in columns of READS), ranks rising.
         places: where ranks stand.
     """
-    by_step, known = RowsByStep(), dict[tuple[int, str, str], str]()
+    by_step, known = RowsByStep(len(places)), dict[tuple[int, str, str], str]()
     for _, table in tables:
         with_placements(table, known)
         by_step.put(table)

@@ -10,19 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from hypocenter.catalogue import Broken
+from hypocenter.detect import engine
 from hypocenter.detect.columns import Bools, Columns
 from hypocenter.detect.engine import Engine
-from hypocenter.detect.group_engine import GroupEngine
 from hypocenter.detect.job_sketch import JobSketch, RankSketch
 from hypocenter.detect.local_rows import REDUCED
+from hypocenter.diagnose.over_ranks import rules_over_ranks
 from hypocenter.diagnose.panels import arrow
 from hypocenter.diagnose.rank_look import RankLook, look_at
+from hypocenter.diagnose.rows import bad_steps
 from hypocenter.record.reader import RecordedRun
 
 if TYPE_CHECKING:
@@ -40,6 +44,7 @@ class Partial:
     looks: dict[int, RankLook] = field(default_factory=dict[int, RankLook])
     aside: dict[int, pa.Table] = field(default_factory=dict)  # few rows of each rank that rules over ranks read
     sketch: JobSketch | None = None  # None: one rank alone is compared with nobody
+    broken: list[Broken] = field(default_factory=list[Broken])  # rules
 
     def merge(self, other: Partial) -> None:
         """Take in the ranks of another one, of the same job."""
@@ -49,39 +54,56 @@ class Partial:
             self.sketch = other.sketch
         elif other.sketch is not None:
             self.sketch.merge(other.sketch)
+        self.broken += other.broken
+
+
+def look_at_job(recorded: RecordedRun, plugins: tuple[str, ...] = ()) -> Partial:
+    """Ask about all ranks: map and merge.
+
+    Args:
+        recorded: an open recording.
+        plugins: files or modules with more rules.
+    """
+    is_asked = recorded.run.imported is not None and "imported" in Engine(engine.rules(plugins)).reads
+    whole = bad_steps(recorded).to_numpy() if is_asked else np.zeros(0, np.int64)
+    merged = Partial()
+    for part in recorded.over_parts(partial(look_at_ranks, plugins=plugins, whole=whole)):
+        merged.merge(part)
+    engine.CATALOGUE.learn(merged.broken)
+    return merged
 
 
 def look_at_ranks(
-    recorded: RecordedRun, ranks: Sequence[int], engine: Engine, over_ranks: GroupEngine, whole: np.ndarray
+    recorded: RecordedRun, ranks: Sequence[int], *, plugins: tuple[str, ...] = (), whole: np.ndarray | None = None
 ) -> Partial:
     """Ask the rules over one rank about some ranks, and gather what rules over ranks need to be asked at all.
 
     Args:
         recorded: an open recording.
         ranks: of it.
-        engine: rules over one rank.
-        over_ranks: rules over ranks.
-        whole: steps of which all rows are wanted.
+        plugins: files or modules with more rules.
+        whole: steps of an imported run of which all rows are wanted.
     """
-    is_job = len(recorded.ranks) > 1
-    partial = Partial(sketch=JobSketch(recorded.places, recorded.ranks) if is_job else None)
-    reads = over_ranks.reads
+    is_job, own = len(recorded.ranks) > 1, Engine(engine.rules(plugins))
+    found = Partial(sketch=JobSketch(recorded.places, recorded.ranks) if is_job else None)
+    reads = rules_over_ranks(recorded, plugins).reads
     for rank in ranks:
         beside = Beside(rank, is_sketched=is_job, is_read=bool(reads))
         look = look_at(
             recorded,
             rank,
-            engine,
+            own,
             whole=whole,
             beside=beside.add,
             thin=thinned if len(recorded.ranks) >= MANY_RANKS else None,
         )
-        partial.looks[rank] = look
+        found.looks[rank] = look
         if look.is_trusted and reads:
-            partial.aside[rank] = beside.table()
-        if partial.sketch is not None:
-            partial.sketch.add(beside.sketch if look.is_trusted else RankSketch(rank=rank, is_odd=True), look.records)
-    return partial
+            found.aside[rank] = beside.table()
+        if found.sketch is not None:
+            found.sketch.add(beside.sketch if look.is_trusted else RankSketch(rank=rank, is_odd=True), look.records)
+    found.broken = list(engine.CATALOGUE.broken)
+    return found
 
 
 def thinned(kept: pa.Table, records: StepColumns) -> pa.Table:

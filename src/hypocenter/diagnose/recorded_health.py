@@ -10,11 +10,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
 from hypocenter.detect.health_rows import HEALTH
 from hypocenter.detect.local_rows import LOCAL, NORM
 from hypocenter.nouns import Reading, StepRecord
+from hypocenter.record.gather import Mask
 from hypocenter.record.reader import RecordedRun
 from hypocenter.record.schema import readings_from
 
@@ -79,7 +81,7 @@ class Recorded:
     @cached_property
     def _looks(self) -> dict[str, list[Series]]:
         """By port."""
-        return _by_port(self._read(lambda batch: pc.equal(batch["op"], HEALTH)))
+        return _by_port(self._read(_is_look))
 
     def looks(self, port: str) -> Sequence[Series]:
         """Looks at one thing, by place in the order of the model."""
@@ -88,28 +90,19 @@ class Recorded:
     @cached_property
     def outputs(self) -> Sequence[Series]:
         """What modules gave, the largest of each step, in the order of the model."""
-        found = self._read(
-            lambda batch: pc.and_(
-                pc.and_(pc.equal(batch["phase"], "forward"), pc.starts_with(batch["port"], "out")),
-                pc.invert(pc.or_(batch["replay"], batch["recompute"])),
-            )
-        )
+        found = self._read(_is_output)
         return [series for port in _by_port(found).values() for series in port]
 
     @cached_property
     def gradients(self) -> Sequence[Series]:
         """Norms of parameters' gradients, as the root of `sumsq`."""
-        found = self._read(
-            lambda batch: pc.and_(
-                pc.and_(pc.equal(batch["phase"], "grad"), pc.equal(batch["port"], "grad")), pc.invert(batch["replay"])
-            )
-        )
+        found = self._read(_is_gradient)
         return _by_port(found).get("grad", ())
 
     @cached_property
     def local_gradients(self) -> Sequence[Series]:
         """Norms of each rank's own part, before the ranks' are averaged."""
-        found = self._read(lambda batch: pc.and_(pc.equal(batch["port"], LOCAL), pc.equal(batch["call"], NORM)))
+        found = self._read(_is_local)
         return _by_port(found).get(LOCAL, ())
 
     @cached_property
@@ -126,12 +119,30 @@ class Recorded:
             if tensor.trained and (name := f"{module.path}.{key}" if module.path else key) in held
         )
 
-    def _read(self, where: object) -> list[tuple[int, Reading]]:
+    def _read(self, where: Mask) -> list[tuple[int, Reading]]:
         needs = ("op", "phase", "port", "replay", "recompute", "call")
         found: list[tuple[int, Reading]] = []
-        for rank, table in self._recording.scan(where, needs=needs):  # type: ignore[arg-type]
+        for rank, table in self._recording.scan(where, needs=needs):
             found += [(rank, row) for row in readings_from(table.drop_columns(["rank"]))]
         return found
+
+
+def _is_look(batch: pa.RecordBatch) -> pa.Array:
+    return pc.equal(batch["op"], HEALTH)
+
+
+def _is_output(batch: pa.RecordBatch) -> pa.Array:
+    is_output = pc.and_(pc.equal(batch["phase"], "forward"), pc.starts_with(batch["port"], "out"))
+    return pc.and_(is_output, pc.invert(pc.or_(batch["replay"], batch["recompute"])))
+
+
+def _is_gradient(batch: pa.RecordBatch) -> pa.Array:
+    is_grad = pc.and_(pc.equal(batch["phase"], "grad"), pc.equal(batch["port"], "grad"))
+    return pc.and_(is_grad, pc.invert(batch["replay"]))
+
+
+def _is_local(batch: pa.RecordBatch) -> pa.Array:
+    return pc.and_(pc.equal(batch["port"], LOCAL), pc.equal(batch["call"], NORM))
 
 
 def _by_port(rows: Sequence[tuple[int, Reading]]) -> dict[str, list[Series]]:

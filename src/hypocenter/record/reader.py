@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import fnmatch
 from collections import OrderedDict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property
+from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from threading import Lock
+from typing import Any, Generic, TypeVar
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -37,27 +40,42 @@ from hypocenter.record.salvage import salvage, sealed_rows
 from hypocenter.record.schema import encoded, readings_from, steps_from
 from hypocenter.record.whereabouts import Whereabouts, read_earlier, read_whereabouts
 from hypocenter.record.whole_run import missing_ranks, read_run_file, require_recording
+from hypocenter.record.workers import Workers, workers_of
 
+A = TypeVar("A")
+P = TypeVar("P")
+Look = Callable[["RecordedRun", Sequence[int]], A]
+"""What is asked of some ranks of a recording."""
+Each = Callable[["RecordedRun", int, pa.Table], pa.Table]
+"""What is made of the rows of one rank."""
 _KEPT_BYTES = 256 << 20  # of tables kept for the next question: a job of many ranks is read again instead
 _READERS = 2  # threads that read ahead: Arrow decodes without the interpreter's lock
 _AHEAD = 3  # ranks read before they are asked for
+_PARTS_OF_WORKER = 4  # so that one that is slow, or dies, holds up little
+_RANKS_OF_PART = 4  # whose rows travel at once
 
 
-def open_run(path: Path | str) -> RecordedRun:
+def open_run(path: Path | str, on: str = "") -> RecordedRun:
     """Open a run directory, or one elsewhere by its address (s3://...), for reading. Rows are read when asked for.
+
+    Args:
+        path: of it.
+        on: what looks at its ranks, where there are several (`record.workers.workers_of`); this process if not given.
 
     Raises:
         NoRecordingError: there is no recording, or one without any rank.
         CorruptRecordingError: it was written by a newer Hypocenter.
+        ConfigError: nothing is known by the name `on`.
     """
+    workers = workers_of(on)
     directory = brought(address_of(path)) if is_address(path) else Path(path)
     try:
-        return _open(directory)
+        return _open(directory, workers)
     except OSError as error:
         raise NoRecordingError("the recording cannot be opened", where=str(directory), why=str(error)) from error
 
 
-def _open(directory: Path) -> RecordedRun:
+def _open(directory: Path, workers: Workers | None = None) -> RecordedRun:
     require_recording(directory)
     run, problems = read_run_file(directory)
     ranks = rank_directories(directory)
@@ -68,13 +86,17 @@ def _open(directory: Path) -> RecordedRun:
             why=f"its program (status {run.status}) ended before its first step, or has just started",
             fix="look at the program's own output, then record again",
         )
-    return RecordedRun(directory, run, ranks, problems + missing_ranks(run, ranks))
+    found = RecordedRun(directory, run, ranks, problems + missing_ranks(run, ranks))
+    found.workers = workers if len(ranks) > 1 else None
+    return found
 
 
 class RecordedRun:
     """A recording: `run` (its run.json), `ranks` (their numbers), and rows as Arrow tables or as nouns."""
 
     def __init__(self, directory: Path, run: Run, folders: dict[int, Path], problems: list[str]) -> None:
+        self.workers: Workers | None = None
+        self._token = uuid4().hex
         self.directory = directory
         self.run = run
         self.ranks: list[int] = list(folders)
@@ -94,6 +116,11 @@ class RecordedRun:
     def early_problems(self) -> list[str]:
         """The problems that show without reading any rows."""
         return list(self._early_problems)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is to be said of how it was read."""
+        return self.workers.notes if self.workers is not None else ()
 
     @property
     def places(self) -> dict[int, Place]:
@@ -175,21 +202,54 @@ class RecordedRun:
         columns: Sequence[str] | None = None,
         needs: Sequence[str] = (),
         ranks: Sequence[int] | None = None,
+        each: Each | None = None,
     ) -> Iterator[tuple[int, pa.Table]]:
         """Readings rank by rank, in rising order, as (rank, table): what a job of many ranks is looked at with.
 
-        Only a few ranks are in memory at a time.
+        Only a few ranks are in memory at a time. Where `workers` read, `where` and `each` travel to them.
 
         Args:
             where: which rows to keep: takes a batch of READINGS' columns, gives booleans.
             columns: to keep, of READINGS and `rank`; all when not given.
             needs: columns that `where` looks at, beside `columns`.
             ranks: to read; all when not given.
+            each: takes this recording, a rank and its rows, and gives what is made of them.
         """
         own = None if columns is None else tuple(name for name in columns if name != "rank")
         want = Want(where=where, columns=own, needs=tuple(needs))
-        for rank, table in self._ahead("events", want, self.ranks if ranks is None else list(ranks)):
-            yield rank, with_rank(table, rank) if columns is None or "rank" in columns else table
+        asked = self.ranks if ranks is None else list(ranks)
+        look = partial(_tables_of, want=want, is_ranked=columns is None or "rank" in columns, each=each)
+        if self.workers is None or (where is None and each is None) or self._has_all("events", asked):
+            yield from look(self, asked)  # rows that are all wanted travel no faster than they are read
+            return
+        for tables in self.over_parts(partial(_listed, look), asked, most=_RANKS_OF_PART):
+            yield from tables
+
+    def over_parts(self, look: Look[A], ranks: Sequence[int] | None = None, *, most: int | None = None) -> Iterator[A]:
+        """What comes of looking at parts of the ranks, in rising order (map); the caller merges.
+
+        Args:
+            look: takes a recording and some of its ranks. Where there are `workers`, it travels, and so do its answers.
+            ranks: to look at; all when not given.
+            most: ranks of a part.
+        """
+        ranks = self.ranks if ranks is None else ranks
+        if self.workers is None or len(ranks) < 2:
+            yield look(self, ranks)
+            return
+        n = min(len(ranks), max(self.workers.n * _PARTS_OF_WORKER, -(-len(ranks) // most) if most else 0))
+        yield from self.over([[int(rank) for rank in part] for part in np.array_split(np.array(ranks), n)], look)
+
+    def over(self, parts: Sequence[P], look: Callable[[RecordedRun, P], A]) -> Iterator[A]:
+        """What comes of looking at each part, whatever it is a part of, in turn; `look` as of `over_parts`."""
+        if self.workers is None:
+            yield from (look(self, part) for part in parts)
+            return
+        ask = partial(_look_in_worker, str(self.directory.resolve()), self._token, look)
+        for answer in self.workers.run(ask, parts):
+            with self._lock:
+                self._facts.update(answer.known)
+            yield answer.value
 
     def walk(self, rank: int, take: Mask) -> pa.Table | None:
         """Readings of one rank batch by batch, in the order they were written, words as dictionaries.
@@ -218,14 +278,14 @@ class RecordedRun:
             parts.append(batch.filter(take(batch)))
         return pa.Table.from_batches(parts, schema)
 
-    def known(self, ranks: Sequence[int]) -> dict[tuple[str, int], Knowledge]:
-        """What the files of some ranks turned out to be, for `learn` in another process."""
-        return {key: facts for key, facts in self._facts.items() if key[1] in set(ranks)}
+    def learned(self, before: Mapping[tuple[str, int], Knowledge]) -> dict[tuple[str, int], Knowledge]:
+        """What is known of files that was not known `before`."""
+        return {key: facts for key, facts in self._facts.copy().items() if before.get(key) is not facts}
 
-    def learn(self, known: Mapping[tuple[str, int], Knowledge]) -> None:
-        """Take over what another process found out about files."""
-        with self._lock:
-            self._facts.update(known)
+    @property
+    def known(self) -> dict[tuple[str, int], Knowledge]:
+        """What the files of ranks turned out to be."""
+        return self._facts.copy()
 
     def record_table(self, rank: int) -> pa.Table:
         """Step records of one rank, as columns."""
@@ -242,7 +302,7 @@ class RecordedRun:
 
     @cached_property
     def _step_records(self) -> list[tuple[int, StepRecord]]:
-        found = self._ahead("steps", EVERYTHING, self.ranks)
+        found = self.ahead("steps", EVERYTHING, self.ranks)
         return [(rank, step) for rank, table in found for step in steps_from(table)]
 
     @property
@@ -306,7 +366,7 @@ class RecordedRun:
         return sealed
 
     def _table(self, kind: str, rank: int | None) -> pa.Table:
-        return pa.concat_tables([with_rank(t, r) for r, t in self._ahead(kind, EVERYTHING, self._asked(rank))])
+        return pa.concat_tables([with_rank(t, r) for r, t in self.ahead(kind, EVERYTHING, self._asked(rank))])
 
     def _asked(self, rank: int | None) -> list[int]:
         if rank is not None and rank not in self._folders:
@@ -317,9 +377,9 @@ class RecordedRun:
             )
         return self.ranks if rank is None else [rank]
 
-    def _ahead(self, kind: str, want: Want, ranks: Sequence[int]) -> Iterator[tuple[int, pa.Table]]:
+    def ahead(self, kind: str, want: Want, ranks: Sequence[int]) -> Iterator[tuple[int, pa.Table]]:
         """Tables of ranks in turn; the next ones are read by threads while the caller looks at one."""
-        if len(ranks) < 2 or all((kind, rank) in self._kept for rank in ranks):
+        if len(ranks) < 2 or self._has_all(kind, ranks):
             yield from ((rank, self._read(kind, rank, want)) for rank in ranks)
             return
         with ThreadPoolExecutor(_READERS, thread_name_prefix="hypocenter-read") as pool:
@@ -336,6 +396,10 @@ class RecordedRun:
             finally:
                 for future in waiting.values():
                     future.cancel()
+
+    def _has_all(self, kind: str, ranks: Sequence[int]) -> bool:
+        """Whether their rows are in memory."""
+        return all((kind, rank) in self._kept for rank in ranks)
 
     def _read(self, kind: str, rank: int, want: Want) -> pa.Table:
         """What is wanted of a rank: from memory if it was kept, else from its files."""
@@ -364,7 +428,7 @@ class RecordedRun:
         """Read what has not been read yet, for what it says about the files."""
         for kind in SCHEMAS:
             unknown = [rank for rank in self.ranks if (kind, rank) not in self._facts]
-            for _ in self._ahead(kind, Want(where=nothing), unknown):
+            for _ in self.ahead(kind, Want(where=nothing), unknown):
                 pass
 
     @property
@@ -384,6 +448,38 @@ class RecordedRun:
         found = {rank: spans_of(self._folders[rank], known) for rank, known in numbers.items()}
         ordered = {r: tuple(sorted(spans.values(), key=lambda s: s.number)) for r, spans in found.items()}
         return attempts.sentences(ordered)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Answer(Generic[A]):
+    """What a worker gives back."""
+
+    value: A
+    known: dict[tuple[str, int], Knowledge]
+
+
+_opened: dict[str, RecordedRun] = {}  # in a worker: the recording that it was asked about last
+
+
+def _look_in_worker(directory: str, token: str, look: Callable[[RecordedRun, P], A], part: P) -> _Answer[A]:
+    recorded = _opened.get(token)
+    if recorded is None:
+        _opened.clear()
+        recorded = _opened[token] = open_run(directory)
+    before = recorded.known
+    return _Answer(value=look(recorded, part), known=recorded.learned(before))
+
+
+def _listed(look: Look[Iterator[tuple[int, pa.Table]]], run: RecordedRun, ranks: Sequence[int]) -> list[Any]:
+    return list(look(run, ranks))
+
+
+def _tables_of(
+    run: RecordedRun, ranks: Sequence[int], *, want: Want, is_ranked: bool, each: Each | None
+) -> Iterator[tuple[int, pa.Table]]:
+    for rank, read in run.ahead("events", want, ranks):
+        table = with_rank(read, rank) if is_ranked else read
+        yield rank, table if each is None else each(run, rank, table)
 
 
 def _taken(table: pa.Table, want: Want) -> pa.Table:

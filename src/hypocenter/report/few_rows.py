@@ -81,10 +81,14 @@ def _is_drawn(batch: pa.RecordBatch) -> pa.Array:
 def _of_scalers(recorded: RecordedRun, shown: int) -> list[pa.Table]:
     """The diary's rows of the two lowest ranks that have one: the first is drawn, the second tells that there are."""
     found: list[pa.Table] = []
-    for rank, table in recorded.scan(lambda batch: pc.equal(batch["phase"], "scaler")):
+    for rank, table in recorded.scan(_is_of_scaler):
         if rank != shown and table.num_rows and len(found) < 2:
             found.append(table)
     return found
+
+
+def _is_of_scaler(batch: pa.RecordBatch) -> pa.Array:
+    return pc.equal(batch["phase"], "scaler")
 
 
 def _largest(table: pa.Table) -> pa.Table:

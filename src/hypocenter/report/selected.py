@@ -4,8 +4,10 @@ from __future__ import annotations
 
 # pyright: reportAttributeAccessIssue=false
 # (pyarrow.compute makes its functions when it is imported)
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -110,22 +112,24 @@ def _scanned(
     ranks = _ranks(recorded, wanted.rank)
     sites = matching_sites(recorded.site_names, wanted.site) if wanted.site else None
 
-    def where(batch: pa.RecordBatch) -> pa.Array:
-        mask = np.ones(batch.num_rows, np.bool_)
-        for name, values in (("step", None if wanted.step is None else [wanted.step]), ("site", sites),
-                             ("phase", phases or None)):  # fmt: skip
-            if values is not None:
-                column = batch[name]
-                mask &= pc.is_in(column, value_set=pa.array(values, column.type)).to_numpy(zero_copy_only=False)
-        return pa.array(mask)
-
+    fits = {"step": None if wanted.step is None else [wanted.step], "site": sites, "phase": phases or None}
     n_rows = 0
-    for rank, table in recorded.scan(where, columns=columns, needs=("step", "site", "phase"), ranks=ranks):
+    for rank, table in recorded.scan(partial(_has, fits), columns=columns, needs=tuple(fits), ranks=ranks):
         n_rows += table.num_rows
         yield rank, table
     if not n_rows and wanted.step is not None:
         steps = [pc.unique(table["step"]) for _, table in recorded.scan(columns=["step"], ranks=ranks)]
         select(pa.table({"step": pa.chunked_array(steps)}), Selection(step=wanted.step))  # says which there are
+
+
+def _has(fits: Mapping[str, Sequence[Any] | None], batch: pa.RecordBatch) -> pa.Array:
+    """Rows whose columns have one of these values; None: any."""
+    mask = np.ones(batch.num_rows, np.bool_)
+    for name, values in fits.items():
+        if values is not None:
+            column = batch[name]
+            mask &= pc.is_in(column, value_set=pa.array(values, column.type)).to_numpy(zero_copy_only=False)
+    return pa.array(mask)
 
 
 def _ranks(recorded: RecordedRun, rank: int | None) -> Sequence[int]:

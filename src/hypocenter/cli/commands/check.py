@@ -10,6 +10,7 @@ from typing import TextIO, cast
 import click
 
 from hypocenter.cli.answer_format import format_option
+from hypocenter.cli.on_option import on_option
 from hypocenter.cli.waiting import shown_while_waiting
 from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.errors import HypocenterError
@@ -37,7 +38,7 @@ OK, FINDINGS, CANNOT_TELL = 0, 1, 5  # exit codes, docs/reading.md
 @click.option(
     "--fail-on", type=click.Choice(SEVERITIES), default="error", show_default=True, help="Exit with 1 from here."
 )
-@click.option("--on", default="", metavar="WHAT", help="Read the ranks on processes:N, or dask://HOST:PORT.")
+@on_option
 @click.option("--notes", is_flag=True, help="Show findings of severity note as well.")
 def command(run: Path | None, format_name: str, fail_on: str, on: str, notes: bool) -> int:
     """Diagnose RUN: what broke, where, why, and what to change. Without RUN: the newest one below ./runs.
@@ -49,8 +50,8 @@ def command(run: Path | None, format_name: str, fail_on: str, on: str, notes: bo
         run = newest_run()
         write(sys.stderr, f"checking {run}, the newest run\n")
     _finish_dumps(run, sys.stderr)
-    recording = open_run(run)
-    diagnosis = diagnose(recording, on=on)
+    recording = open_run(run, on)
+    diagnosis = diagnose(recording)
     seconds = time.perf_counter() - started
     store(recording.directory, diagnosis, sys.stderr)
     if format_name == "terminal":

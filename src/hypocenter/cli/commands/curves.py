@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from hypocenter.cli.answer_format import format_option, show_answer
+from hypocenter.cli.on_option import on_option
 from hypocenter.cli.output_file import refuse_existing, write_file
 from hypocenter.compare.curves.catalogue import read_curve
 from hypocenter.compare.curves.compare import compare_curves
@@ -35,12 +36,13 @@ _NUMBERS = {name: type(getattr(Limits(), name)) for name in Limits.__dataclass_f
 @click.option(
     "--limit", "limits", multiple=True, metavar="NAME=VALUE", help="Change a limit: loss=0.05, frozen_loss=0.001, …"
 )
+@on_option
 @format_option()
 @click.option("--plot", type=click.Path(path_type=Path), metavar="OUT.svg|OUT.html", help="Write charts, or a page.")
 @click.option("--force", is_flag=True, help="Overwrite what is there.")
 def command(
     baseline: Path, candidate: Path, noise: tuple[Path, ...], kind: str | None, offset: int | None,
-    limits: tuple[str, ...], format_name: str, plot: Path | None, force: bool,
+    limits: tuple[str, ...], on: str, format_name: str, plot: Path | None, force: bool,
 ) -> int:  # fmt: skip
     """Compare the loss, gradient norm and learning rate of CANDIDATE with those of BASELINE, step by step.
 
@@ -53,9 +55,9 @@ def command(
             fix="end it in .svg or .html",
         )  # fmt: skip
     refuse_existing(plot, "chart", flag="--plot", force=force)
-    found = compare_logs(baseline, candidate, noise, kind=kind, offset=offset, limits=limits)
+    found = compare_logs(baseline, candidate, noise, kind=kind, offset=offset, limits=limits, on=on)
     if plot is not None:
-        mine, other, *repeats = (read_curve(path, kind=kind) for path in (baseline, candidate, *noise))
+        mine, other, *repeats = (read_curve(path, kind=kind, on=on) for path in (baseline, candidate, *noise))
         charts = [(one.name, one.found) for one in drawn_as(found, mine, other, repeats)] or [("loss", found)]
         text = curves_html.render(found, charts) if plot.suffix == ".html" else curves_picture.sheet(charts)
         write_file(plot, text, "chart", flag="--plot")
@@ -70,18 +72,17 @@ def answer(found: CurveComparison, format_name: str) -> int:
 
 def compare_logs(
     baseline: Path, candidate: Path, noise: tuple[Path, ...] = (), *, kind: str | None = None,
-    offset: int | None = None, limits: tuple[str, ...] = (),
+    offset: int | None = None, limits: tuple[str, ...] = (), on: str = "",
 ) -> CurveComparison:  # fmt: skip
     """Read the logs and compare them; what `hypocenter diff` does with logs too.
 
     Args:
         limits: NAME=VALUE of fields of Limits.
+        on: what looks at the ranks of those that are recordings.
     """
     allowed = limits_of(limits)
-    repeats = [read_curve(path, kind=kind) for path in noise]
-    return compare_curves(
-        read_curve(baseline, kind=kind), read_curve(candidate, kind=kind), repeats, limits=allowed, offset=offset
-    )
+    mine, other, *repeats = (read_curve(path, kind=kind, on=on) for path in (baseline, candidate, *noise))
+    return compare_curves(mine, other, repeats, limits=allowed, offset=offset)
 
 
 def limits_of(words: tuple[str, ...]) -> Limits:

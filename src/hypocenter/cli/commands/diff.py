@@ -14,6 +14,7 @@ from hypocenter import schedule
 from hypocenter.cli.answer_format import format_option, print_answer
 from hypocenter.cli.commands import curves
 from hypocenter.cli.damage import tell_damage
+from hypocenter.cli.on_option import on_option
 from hypocenter.cli.output_file import refuse_existing, write_file
 from hypocenter.compare.comparison import Comparison
 from hypocenter.compare.curves.catalogue import is_log
@@ -55,12 +56,13 @@ _BUDGET = re.compile(r"(?:floor)?\s*[×x*]?\s*([0-9.eE+-]+)")
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="A file with more fits or matchers.")
 @click.option("--rows", type=click.IntRange(0), default=terminal.ROWS, show_default=True, help="Rows shown; 0 for all.")
 @click.option("--values", "as_values", is_flag=True, help="Measure the values themselves (level tensors), row by row.")
+@on_option
 @format_option(others="junit, sarif")
 @click.option("--report", type=click.Path(path_type=Path), metavar="OUT.html", help="Write a page that opens offline.")
 @click.option("--force", is_flag=True, help="Overwrite OUT.html if it exists.")
 def command(
     baseline: Path, candidate: Path, noise: tuple[Path, ...], budget: str, map_file: Path | None,
-    write_map: Path | None, steps: str | None, site: str, plugins: tuple[str, ...], rows: int, as_values: bool,
+    write_map: Path | None, steps: str | None, site: str, plugins: tuple[str, ...], rows: int, as_values: bool, on: str,
     format_name: str, report: Path | None, force: bool,
 ) -> int:  # fmt: skip
     """Name the first place, in execution order, where CANDIDATE leaves BASELINE by more than the noise floor.
@@ -69,16 +71,16 @@ def command(
     curves` does. Exit code: 0 the same, 1 diverged, 4 nothing to read, 5 cannot tell.
     """
     if is_log(baseline) or is_log(candidate):
-        return _curves(baseline, candidate, noise, format_name)
+        return _curves(baseline, candidate, noise, format_name, on)
     refuse_existing(write_map, "map", flag="--write-map")
     refuse_existing(report, "report", flag="--report", force=force)
     render = catalogue.by_name(format_name)
     options = Options(
-        noise=[open_run(path) for path in noise], budget=budget_of(budget), site=site, plugins=plugins,
+        noise=[open_run(path, on) for path in noise], budget=budget_of(budget), site=site, plugins=plugins,
         map=read_map(map_file) if map_file is not None else None,
         is_wanted=schedule.parse(steps) if steps is not None else None,
     )  # fmt: skip
-    runs = open_run(baseline), open_run(candidate)
+    runs = open_run(baseline, on), open_run(candidate, on)
     found = compare_runs(*runs, options=options)
     if write_map is not None:
         _write_map(write_map, found)
@@ -104,14 +106,14 @@ def command(
     return EXIT[found.status]
 
 
-def _curves(baseline: Path, candidate: Path, noise: tuple[Path, ...], name: str) -> int:
+def _curves(baseline: Path, candidate: Path, noise: tuple[Path, ...], name: str, on: str) -> int:
     if name not in FORMATS:
         raise ConfigError(
             f"curves are not shown as {name}", where=f"--format {name}",
             why=f"one of the two is a log, not a run: there are {', '.join(FORMATS)}",
             fix=f"hypocenter curves {baseline} {candidate} --plot OUT.svg",
         )  # fmt: skip
-    return curves.answer(curves.compare_logs(baseline, candidate, noise), name)
+    return curves.answer(curves.compare_logs(baseline, candidate, noise, on=on), name)
 
 
 def budget_of(text: str) -> float:

@@ -9,6 +9,7 @@ import click
 
 from hypocenter.cli.answer_format import format_option, print_answer
 from hypocenter.cli.damage import tell_damage
+from hypocenter.cli.on_option import on_option
 from hypocenter.diagnose.health import answer
 from hypocenter.diagnose.recorded_health import Recorded
 from hypocenter.record.reader import open_run
@@ -21,9 +22,10 @@ EXIT = {"in-range": 0, "out-of-range": 0, "cannot-tell": 5}
 
 @click.command("health")
 @click.argument("run", type=click.Path(path_type=Path))
+@on_option
 @format_option()
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="A .py file with measures of your own.")
-def command(run: Path, format_name: str, plugins: tuple[str, ...]) -> int:
+def command(run: Path, on: str, format_name: str, plugins: tuple[str, ...]) -> int:
     """Measure how RUN is doing: dead units, gates, attention, routers, growth, updates, ranks, gradient noise.
 
     Nothing here is an error by itself; `hypocenter explain NAME` has the page of a measure. Most need a recording made
@@ -31,7 +33,7 @@ def command(run: Path, format_name: str, plugins: tuple[str, ...]) -> int:
 
     Exit code: 0 measured, 4 nothing to read, 5 nothing was recorded that could be measured.
     """
-    recording = open_run(run)
+    recording = open_run(run, on)
     found = answer(recording.run.name, Recorded(recording), plugins)
     if format_name == "terminal":
         write(sys.stdout, render(found, screen_of(sys.stdout)))

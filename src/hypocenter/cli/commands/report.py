@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from hypocenter.cli.damage import tell_damage
+from hypocenter.cli.on_option import on_option
 from hypocenter.cli.output_file import refuse_existing, write_file
 from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.errors import ConfigError
@@ -22,14 +23,15 @@ from hypocenter.report.screen import write
 @click.option("--format", "format_name", metavar="NAME", help="html, markdown, json, …; else by the file's ending.")
 @click.option("--json", "as_json", is_flag=True, help="Same as --format json -o -.")
 @click.option("--force", is_flag=True, help="Overwrite FILE if it exists.")
-def command(run: Path, output: Path | None, format_name: str | None, as_json: bool, force: bool) -> None:
+@on_option
+def command(run: Path, output: Path | None, format_name: str | None, as_json: bool, force: bool, on: str) -> None:
     """Write RUN's diagnosis as one file: by default a page that opens offline in any browser."""
     if as_json:
         format_name, output = "json", Path("-") if output is None else output
     chosen = catalogue.by_name(format_name) if format_name else _by_ending(output)
     target = output or Path(f"report{chosen.suffix}")
     refuse_existing(target, "report", flag="-o", force=force)
-    recording = open_run(run)
+    recording = open_run(run, on)
     text = chosen.render(recording, diagnose(recording))
     if str(target) == "-":
         write(sys.stdout, text)

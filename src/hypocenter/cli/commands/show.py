@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from hypocenter.cli.answer_format import format_option, print_answer
 from hypocenter.cli.damage import require_rows, tell_damage
+from hypocenter.cli.on_option import on_option
 from hypocenter.errors import ConfigError
 from hypocenter.record.reader import RecordedRun, open_run
 from hypocenter.report import diary, frames, rank_table, sites, values, wording
@@ -43,10 +44,11 @@ MOST_ROWS = 200  # lines on a screen before the rest is counted
 @click.option(
     "--rows", "most", type=click.IntRange(0), default=MOST_ROWS, show_default=True, help="Most lines; 0 for all."
 )
+@on_option
 @format_option()
 def command(
     run: Path, site: str, step: int | None, rank: int | None, n_frames: int | None, as_values: bool, as_diary: bool,
-    as_ranks: bool, query: str | None, most: int, format_name: str,
+    as_ranks: bool, query: str | None, most: int, on: str, format_name: str,
 ) -> None:  # fmt: skip
     """Show what was recorded in RUN: by default its sites, in execution order."""
     if sum((n_frames is not None, as_values, as_diary, as_ranks, query is not None)) > 1:
@@ -55,7 +57,7 @@ def command(
             where="hypocenter show",
             fix="give one of them",
         )
-    recording = open_run(run)
+    recording = open_run(run, on)
     asked = _Asked(
         run=run, wanted=Selection(site=site, step=step, rank=rank, is_whole=format_name == "json"), n_frames=n_frames,
         query=query, most=sys.maxsize if format_name != "terminal" or most == 0 else most, format_name=format_name,

@@ -70,12 +70,13 @@ def reader(
     )
 
 
-def read_curve(path: Path | str, *, kind: str | None = None) -> Curve:
+def read_curve(path: Path | str, *, kind: str | None = None, on: str = "") -> Curve:
     """The curves of a log or of a recorded run.
 
     Args:
         path: a file, a run directory, or a directory of TensorBoard or W&B files.
         kind: name of a reader; guessed from the content when not given.
+        on: what looks at the ranks of a recording (`record.workers.workers_of`).
 
     Raises:
         NoRecordingError: nothing is there, or it may not be read.
@@ -85,7 +86,7 @@ def read_curve(path: Path | str, *, kind: str | None = None) -> Curve:
     path = brought(address_of(path)) if is_address(path) else Path(path)
     try:
         chosen = by_name(READERS, kind, "kind of log", "--kind") if kind else _guessed(head_of(path))
-        collector = Collector(str(path), chosen.name, counts_from=chosen.counts_from, means=chosen.means)
+        collector = Collector(str(path), chosen.name, counts_from=chosen.counts_from, means=chosen.means, on=on)
         chosen.read(path, collector)
     except OSError as error:
         raise NoRecordingError("the log cannot be opened", where=str(path), why=error.strerror or str(error)) from error

@@ -52,9 +52,13 @@ LINE_BYTES = 1 << 20  # longer lines are cut: no logger writes them
 class Collector:
     """Takes (step, label, value) as a reader finds them; `curve` sorts, cuts what a resumed run wrote again, names."""
 
-    def __init__(self, source: str, kind: str, *, counts_from: int | None, means: Iterable[str] = ()) -> None:
+    def __init__(
+        self, source: str, kind: str, *, counts_from: int | None, means: Iterable[str] = (), on: str = ""
+    ) -> None:
         """Args: `counts_from`: the number this kind of log gives its first step; `means`: names (ours) of quantities
-        that it prints as the mean over the steps since the line before."""
+        that it prints as the mean over the steps since the line before; `on`: what looks at the ranks of a
+        recording."""
+        self.on = on
         self.source, self.kind, self.counts_from = source, kind, counts_from
         self.means = frozenset(means)
         self.digests: dict[int, str] = {}

@@ -139,7 +139,7 @@ def _own(step: int, habits: _Habits, parameters: Mapping[str, LawSketches]) -> I
     by_rank: dict[int, dict[str, tuple[_Vector, _Vector]]] = defaultdict(dict)
     for name, each in parameters.items():
         for rank, used in each.used.items():
-            if rank in each.made and np.linalg.norm(each.made[rank]):
+            if rank in each.made and each.made[rank].any():
                 by_rank[rank][name] = used, each.made[rank]
     for rank, pairs in sorted(by_rank.items()):
         factor = _common_factor(list(pairs.values()))
@@ -203,21 +203,23 @@ def _is_of_before(step: int, habits: _Habits, looked: Mapping[str, LawSketches],
         return False
     pairs: list[tuple[_Vector, _Vector]] = []
     for name, each in looked.items():
-        for at, used in each.used.items():
-            before = habits.last.get((name, at))
-            made = np.mean(list(each.made.values()), axis=0) if rank < 0 else each.made.get(at)
-            if rank in (-1, at) and before is not None and made is not None:
+        mean = np.mean(list(each.made.values()), axis=0) if rank < 0 else None
+        for at in each.used if rank < 0 else {rank} & each.used.keys():
+            before, made = habits.last.get((name, at)), mean if rank < 0 else each.made.get(at)
+            if before is not None and made is not None:
                 both = before + made
-                pairs += [(used, both)] if np.linalg.norm(before) and np.linalg.norm(both) else []
+                pairs += [(each.used[at], both)] if before.any() and both.any() else []
     return len(pairs) > 0 and _common_factor(pairs) is not None
 
 
 def _common_factor(pairs: Sequence[tuple[_Vector, _Vector]]) -> float | None:
     """The factor of most of (used, made); None where there is none."""
-    factors = [float(used @ made / (made @ made)) for used, made in pairs]
-    usual = statistics.median_low(factors)
-    n_near = sum(_is_near(used, usual * made) for used, made in pairs)
-    return usual if usual > 0 and 2 * n_near > len(pairs) else None
+    used, made = (np.stack(side) for side in zip(*pairs, strict=True))
+    factors = (used * made).sum(axis=1) / (made * made).sum(axis=1)
+    usual = float(np.sort(factors)[(len(pairs) - 1) // 2])
+    wanted = usual * made
+    is_near = np.linalg.norm(used - wanted, axis=1) <= TOLERANCE * np.linalg.norm(wanted, axis=1)
+    return usual if usual > 0 and 2 * int(is_near.sum()) > len(pairs) else None
 
 
 def _is_near(a: _Vector, b: _Vector) -> bool:

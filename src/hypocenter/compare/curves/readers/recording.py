@@ -33,7 +33,7 @@ def read(path: Path, found: Collector) -> None:
     Of several ranks: the mean of the losses of ranks that have data of their own, and the norm of the gradients of all
     logical parameters, as one process would have them.
     """
-    run = open_run(path)
+    run = open_run(path, found.on)
     speakers = _speakers(run)
     records = [(rank, record) for rank, record in run.step_records() if rank in speakers]
     skipped: list[int] = []

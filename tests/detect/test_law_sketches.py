@@ -1,0 +1,40 @@
+"""detect/law_sketches.py: rows of a panel by parameter and rank."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from hypocenter.detect.law_rows import LABELS, MADE, SKETCH, USED
+from hypocenter.detect.law_sketches import law_sketches
+from hypocenter.detect.panel import Panel
+
+
+def test_whole_sketches_are_taken_by_port_parameter_and_rank() -> None:
+    whole = [float(n) for n in range(SKETCH)]
+    rows = [
+        (0, "a", MADE, 1.0, whole), (1, "a", MADE, 2.0, None), (2, "a", MADE, 3.0, whole[:3]),
+        (1, "a", USED, 9.0, whole), (0, LABELS, MADE, 1.0, whole), (0, "b", USED, 1.0, [2 * n for n in whole]),
+    ]  # fmt: skip
+    names = ("rank", "site", "port", "sum", "sketch")
+    columns = {name: [row[at] for row in rows] for at, name in enumerate(names)}
+    table = pa.table(columns | {"op": ["hook", *[""] * 5], "module": [""] * 6})
+    table = table.set_column(4, "sketch", pa.array(columns["sketch"], pa.list_(pa.float32())))
+
+    found = law_sketches(Panel(step=0, table=pa.concat_tables([table.slice(0, 2), table.slice(2)])))
+
+    assert {name: (sorted(each.made), sorted(each.used)) for name, each in found.items()} == {
+        "a": ([0], [1]), "b": ([], [0]),
+    }  # fmt: skip
+    assert found["a"].prints == {0: 1.0}
+    assert (found["a"].hook, found["b"].hook) == ("hook", "")
+    np.testing.assert_array_equal(found["b"].used[0], 2 * np.array(whole))
+
+
+def test_a_panel_without_laws_has_none() -> None:
+    names = ("rank", "site", "port", "sum", "op", "module")
+    table = pa.table(
+        {name: pa.array([], pa.string()) for name in names} | {"sketch": pa.array([], pa.list_(pa.float32()))}
+    )
+
+    assert law_sketches(Panel(step=0, table=table)) == {}
