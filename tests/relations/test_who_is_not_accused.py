@@ -314,3 +314,29 @@ def test_one_number_a_sample_is_no_second_dimension_to_exchange():
     looked = check_relations(model, x, functional.mse_loss, labels=y)
 
     assert not any("INDICES" in why or "index" in why.lower() for why in looked.not_asked.values())
+
+
+@pytest.mark.parametrize("is_residual", [False, True])
+def test_a_reward_that_is_a_part_of_the_state(tmp_path, is_residual):
+    state = torch.randn(32, 4)
+    action, later = torch.randint(0, 2, (32, 1)), state + 0.1 * torch.randn(32, 4)
+
+    def td_error(model):
+        best = model(later).max(1).values
+        target = state[:, 0] + 0.9 * (best if is_residual else best.detach())
+        return functional.mse_loss(model(state).gather(1, action).squeeze(1), target)
+
+    assert found(tmp_path, nn.Linear(4, 2), td_error) == []
+
+
+@pytest.mark.parametrize(
+    "criterion", [functional.mse_loss, functional.smooth_l1_loss, functional.binary_cross_entropy_with_logits]
+)
+def test_a_label_that_is_a_part_of_the_input_is_named(tmp_path, criterion):
+    x = torch.randn(32, 4)
+    x[:, 1] = (x[:, 1] > 0).float() if "binary" in criterion.__name__ else x[:, 1]
+    label = x[:, 1].clone()
+
+    (told,) = found(tmp_path, nn.Linear(4, 1), lambda model: criterion(model(x).squeeze(1), label))
+
+    assert told.code == "HC244"

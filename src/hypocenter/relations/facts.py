@@ -14,6 +14,7 @@ from hypocenter.relations.subject import TOLERANCE, Given, Key, Ran, Subject, Wa
 
 _LABEL_NAMES = ("label", "target", "tgt", "answer")
 _MEETING = ("Attention", "Transformer", "RNN", "GRU", "LSTM", "Graph", "GCN", "GAT", "Message")
+_ROUNDING = 1e-2  # of slopes that were computed in bfloat16, relative to the largest
 _LEAST_MATCHES = 4  # places at which a target is compared with an input, before anything is concluded
 _AGREE = 0.99
 
@@ -35,6 +36,7 @@ class Facts:
         targets: at each place of it the index that the loss asks for, -1 where it asks for none.
         is_laid_out: labels or tokens of the same layout are known to belong to these places.
         labels: inputs that hold what is to be predicted.
+        drawn_to: those of one number a sample to which the loss draws an output: no other target stands in between.
         tolerance: how far what must stay may move.
         relates_rows: an input that tells which samples belong together, or holds several of them in a row, by name.
         is_low: something is computed in a format lower than float32.
@@ -51,6 +53,7 @@ class Facts:
     targets: Tensor | None = None
     is_laid_out: bool = False
     labels: list[Given] = field(default_factory=list[Given])
+    drawn_to: list[Tensor] = field(default_factory=list[Tensor])
     tolerance: float = 0.0
     relates_rows: str = ""
     is_low: bool = False
@@ -97,7 +100,43 @@ def facts_of(subject: Subject, listener: Listener | None = None) -> Facts:
     _find_rows(subject, facts)
     facts.labels = [each for each in subject.given if _is_label(each)]
     _find_targets(facts, grads, [each.tensor for each in subject.given])
+    pairs = [(ran.outputs[key], gradient) for key, gradient in grads.items()]
+    single = [each.tensor for each in facts.labels if each.tensor.dim() == 1]
+    facts.drawn_to = [label for label in single if any(_is_drawn(*pair, label) for pair in pairs)]
     return facts
+
+
+def _is_drawn(output: Tensor, gradient: Tensor, label: Tensor) -> bool:
+    """Whether the loss draws each sample's output to its label: as a class, one of two, or a number.
+
+    For a class the slope is negative there. As one of two, or as a number (of which the loss compares the difference),
+    the slope has the right sign and grows with the output, or with the difference.
+    """
+    if not len(label) or output.shape[:1] != label.shape or output.shape != gradient.shape:  # of a large one, some
+        return False
+    values, slopes = output.reshape(len(label), -1).double(), gradient.reshape(len(label), -1).double()
+    counts = (slopes != 0).any(1)
+    values, slopes, label = values[counts], slopes[counts], label[counts]
+    n_values = values.shape[1]
+    if not len(label):
+        return False
+    if n_values > 1 and not label.is_floating_point() and 0 <= int(label.min()) <= int(label.max()) < n_values:
+        return bool((slopes.gather(1, label.long().unsqueeze(1)) < 0).all())
+    if bool(((slopes != 0).sum(1) > 1).any()):
+        return False
+    value, slope, wanted = values[slopes != 0], slopes[slopes != 0], label.double()
+    if len(wanted.unique()) == 2:
+        groups = [wanted == each for each in wanted.unique()]
+        is_towards = bool((slope.sign() == (wanted.mean() - wanted).sign()).all())
+        if is_towards and all(_grows(slope[group], value[group]) for group in groups):
+            return True
+    return bool((slope * (value - wanted) >= 0).all()) and _grows(slope, value - wanted)
+
+
+def _grows(slopes: Tensor, along: Tensor) -> bool:
+    """Whether they never fall by more than rounding, in the order of another number."""
+    ordered = slopes[along.argsort()]
+    return bool((ordered.diff() >= -_ROUNDING * slopes.abs().max()).all())
 
 
 def _gradients(ran: Ran) -> dict[Key, Tensor]:

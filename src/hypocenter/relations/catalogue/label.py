@@ -7,8 +7,9 @@ What it means
 How it is decided
     Labels that the model is called with are replaced, and the outputs must stay. A decoder that is fed the labels is
     asked less: the output at a place may depend on earlier labels, not on its own or later ones. An input with columns
-    that equal the label is replaced there, and the outputs must stay. A model that predicts from tokens up to each
-    place and is asked for that very token, not for the next, is a note: some are meant to give back what they get.
+    that equal the label is replaced there, and the outputs must stay, where the loss draws an output to that label: a
+    reward that is a part of the state is no label. A model that predicts from tokens up to each place and is asked for
+    that very token, not for the next, is a note: some are meant to give back what they get.
 
 What to do
     Take the label out of the input; shift labels by one place.
@@ -129,7 +130,7 @@ def _fed_to_a_decoder(place: Place, labels: Tensor) -> Iterator[Trial]:
 
 def _columns(subject: Subject, facts: Facts) -> Iterator[tuple[dict[Place, Tensor], str]]:
     """Inputs of numbers in which columns are the label, or tell it one-hot."""
-    labels = [e.tensor for e in facts.labels if e.tensor.dim() == 1 and len(e.tensor) >= _LEAST_ROWS]
+    labels = [label for label in facts.drawn_to if len(label) >= _LEAST_ROWS]
     for each in subject.of_model:
         tensor = each.tensor
         if tensor.dim() != 2 or not tensor.is_floating_point():
