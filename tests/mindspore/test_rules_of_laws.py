@@ -15,6 +15,7 @@ from mindspore import Parameter, Tensor, nn, ops
 from mindspore.experimental import optim
 
 import hypocenter
+from hypocenter.detect.law_rows import BALANCED, UPDATE
 from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.nouns import Finding
 from hypocenter.record.reader import open_run
@@ -310,6 +311,95 @@ def test_other_optimizers_are_looked_at_too(kind: Any, tmp_path: Path) -> None:
     assert healthy.train(tmp_path / "healthy", audit="every=1") == []
     found = written.train(tmp_path / "written", audit="every=1")
     assert [(each.code, each.step, each.param) for each in found] == [("HC231", AT, "up.weight")]
+
+
+def amsgrad(params: Any, lr: float) -> Any:
+    return nn.Adam(params, lr, use_amsgrad=True)
+
+
+def scaled(params: Any, lr: float) -> Any:
+    return nn.Adam(params, lr, weight_decay=0.1, loss_scale=4.0)
+
+
+def scheduled(params: Any, lr: float) -> Any:
+    return nn.Adam(params, nn.CosineDecayLR(lr / 10, lr, 10))
+
+
+def grouped(params: Any, lr: float) -> Any:
+    return nn.Adam([{"params": params[:2], "weight_decay": 0.1, "lr": lr / 2}, {"params": params[2:]}], lr)
+
+
+class Descent(nn.Optimizer):
+    """A program's own."""
+
+    def construct(self, gradients: Any) -> Any:
+        for weight, gradient in zip(self._parameters, gradients, strict=True):
+            ops.assign_sub(weight, 0.1 * gradient)
+        return True
+
+
+RULES: dict[str, Callable[[Any, float], Any]] = {
+    "Adam": nn.Adam,
+    "Adam with amsgrad": amsgrad,
+    "Adam with a loss scale": scaled,
+    "Adam with a schedule": scheduled,
+    "Adam with groups": grouped,
+    "AdamWeightDecay": lambda p, lr: nn.AdamWeightDecay(p, lr, weight_decay=0.1),
+    "Momentum": lambda p, lr: nn.Momentum(p, lr, 0.9, weight_decay=0.01),
+    "SGD": lambda p, lr: nn.SGD(p, lr, momentum=0.9, nesterov=True),
+    "Adagrad": lambda p, lr: nn.Adagrad(p, learning_rate=lr),
+    "experimental AdamW": lambda p, lr: optim.AdamW(p, lr=lr, weight_decay=0.1),
+    "experimental SGD": lambda p, lr: optim.SGD(p, lr=lr, momentum=0.9),
+    "its own": lambda p, lr: Descent(lr, p),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RULES)
+def test_hc235_an_update_by_its_rule_balances(name: str, tmp_path: Path) -> None:
+    job = Job(RULES[name])
+    n = len(job.optimizer.parameters)
+
+    assert job.train(tmp_path / "run", 8, audit="every=1") == []
+    rows = open_run(tmp_path / "run").readings()
+    looked = [row for row in rows if (row.port, row.module) == (BALANCED, UPDATE)]
+    assert len(looked) == 8
+    n_told = n - 2 if name == "its own" else n  # what two move by is lost in their rounding: nothing fits that
+    assert [(row.summary.n, row.summary.sum) for row in looked[4:]] == [(n_told, n_told)] * 4
+
+
+@pytest.mark.parametrize(("name", "severity"), [("Adam", "warning"), ("its own", "note")])
+def test_hc235_what_a_hook_of_the_optimizer_does_to_a_weight(name: str, severity: str, tmp_path: Path) -> None:
+    job, calls = Job(RULES[name]), list[int]()
+
+    def shrink(cell: Any, given: Any, result: Any) -> None:
+        calls.append(1)
+        if len(calls) > AT:
+            write(job, "down.weight", lambda values: values * np.float32(0.99))
+
+    job.optimizer.register_forward_hook(shrink)
+    job.train(tmp_path / "run", audit="every=1")
+
+    found = [f for f in diagnose(open_run(tmp_path / "run")).findings if f.code == "HC235"]
+    assert [(each.step, each.param, each.severity) for each in found] == [(AT, "down.weight", severity)]
+
+
+@pytest.mark.parametrize(("since", "told"), [(AT, [("HC232", AT)]), (0, []), (N_STEPS, [])])
+def test_hc232_a_step_that_stops_to_repeat_itself(since: int, told: list[tuple[str, int]], tmp_path: Path) -> None:
+    job, steps = Job(), []
+    draw = np.random.default_rng(7)
+    job.after_step = lambda step: steps.append(step)
+    head = job.net.head.construct
+
+    def noisy(hidden: Any) -> Any:
+        factor = 1.0 + 1e-2 * draw.random() if len(steps) >= since else 1.0
+        return head(hidden) * float(factor)
+
+    job.net.head.construct = noisy
+    job.train(tmp_path / "run", audit="every=1")
+
+    found = [f for f in diagnose(open_run(tmp_path / "run")).findings if "loss of the run" in f.title]
+    assert [(each.code, each.step) for each in found] == told
 
 
 class Drawing(nn.Cell):

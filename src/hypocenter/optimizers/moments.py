@@ -6,6 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from hypocenter.optimizers.options import Options, option
 from hypocenter.optimizers.rule import State
 
@@ -49,4 +51,4 @@ def corrections(options: AdamOptions, step: Any) -> tuple[Any, Any]:
 
 def _power(beta: Any, step: Any, kept: float) -> Any:
     power = beta**step
-    return kept if kept != math.inf and abs(kept - power) < _POWER_OFF else power
+    return np.where(np.abs(kept - power) < _POWER_OFF, kept, power) if kept != math.inf else power

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -15,8 +16,6 @@ from torch import Tensor
 
 from hypocenter import schedule
 from hypocenter.detect import law_rows as law
-from hypocenter.detect.law_rows import NOT_REPEATED, SITE
-from hypocenter.formats import FORMATS
 from hypocenter.nouns import Reading, Summary, replace
 from hypocenter.replay.engine import Replayed
 from hypocenter.replay.impossible import ReplayImpossible
@@ -24,8 +23,7 @@ from hypocenter.replay.jointly import agree
 from hypocenter.session.observer import Context, Update
 from hypocenter.session.observers import audit
 from hypocenter.session.observers.audit import ELEMENTS, KEPT_AT_MOST, Balance, Entry, tolerance_of
-from hypocenter.session.observers.calibration import UnlikeTheRun, must_repeat
-from hypocenter.session.observers.optimizer_rows import number_row
+from hypocenter.session.observers.calibration import must_repeat
 from hypocenter.session.observers.sampled import sample
 from hypocenter.session.observers.ways import Ways
 from hypocenter.session.unwritten import unwritten_row
@@ -41,9 +39,6 @@ from hypocenter.tap.poison import Poison, find_read
 from hypocenter.tap.tape import Microbatch
 
 ROUGH = 0.05  # relative, of norms: what ran as compiled code and is done again by operators need not be nearer
-LOOKS, LOOKS_OF_NOISE = 4, 8  # micro-batches, before one that is held against them: if all but repeated, and if not
-FLOOR, ROUNDINGS = 4.0, 32.0
-_ROUNDED = ROUNDINGS * FORMATS["float32"].eps
 
 
 class Audit(audit.Audit[Context]):
@@ -53,7 +48,7 @@ class Audit(audit.Audit[Context]):
         super().__init__(context)
         self._clipped: Sequence[Tensor] = ()  # in this step
         self._is_rough = False  # something that was done again was compiled in the run
-        self._ways, self._repeats = Ways(context.label), Repeats()
+        self._ways = Ways(context.label)
         self._looks_at_memory = True  # until some was found to be read unwritten
         self._is_memory_due = schedule.parse("doubling")
 
@@ -174,13 +169,7 @@ class Audit(audit.Audit[Context]):
             if why and self.context.replayer.is_in_fp8(microbatch):
                 raise ReplayImpossible(f"its gradients need not be those of a replay: {why}")
             self._is_rough = self._is_rough or bool(why)
-            try:
-                apart = must_repeat(microbatch, replayed)
-            except UnlikeTheRun as unlike:
-                self._note_repeat(update, unlike.apart)
-                raise
-            if not why and not self._note_repeat(update, apart):
-                raise ReplayImpossible("a replay does not repeat the run as those before did")
+            self.note_how_far(update, partial(must_repeat, microbatch, replayed), is_exact=not why)
             for index, grad in enumerate(replayed.grads):
                 values = None if grad is None else local(grad)
                 if values is None:
@@ -189,13 +178,6 @@ class Audit(audit.Audit[Context]):
                 sums[index] = _copied(values) if known is None else known.add_(in_float64(values))
                 each(index, values)
         return sums
-
-    def _note_repeat(self, update: Update, apart: float) -> bool:
-        """Whether a replay is as near to the run as those before; if not, a row, once."""
-        is_near = self._repeats.is_as_before(apart)
-        row = None if is_near else self._repeats.row(update.step, apart, self.context.clock.next_order())
-        self.rows += [] if row is None else [row]
-        return is_near
 
     def are_alike(self, update: Update) -> bool:
         """The same calls at the same lines; not where the gradient of an input is asked for: that may be all of it."""
@@ -360,43 +342,3 @@ def _to_host(numbers: Sequence[Tensor]) -> list[Any]:
         here = [i for i, each in enumerate(numbers) if each.device == device]
         found.update(zip(here, torch.stack([numbers[i] for i in here]).tolist(), strict=True))
     return [found[i] for i in range(len(numbers))]
-
-
-# How near is measured: kernels that add up in another order each time, and inputs that nobody can put back, are off at
-# every step. A step is off where it is further from the run than FLOOR times all that were looked at before, and than
-# ROUNDINGS of float32, which is what another number of threads may make.
-class Repeats:
-    """Remembers how far replays were from the run."""
-
-    def __init__(self) -> None:
-        self._n_looks = 0
-        self._most = 0.0
-        self._is_told = False
-
-    def is_as_before(self, apart: float) -> bool:
-        """Whether a replay is no further off than those before allow; what is further is not remembered.
-
-        Args:
-            apart: its loss from that of the run, relative.
-        """
-        self._n_looks += 1
-        is_noisy = FLOOR * self._most > _ROUNDED
-        if self._n_looks > (LOOKS_OF_NOISE if is_noisy else LOOKS) and not apart <= self._allowed:
-            return False
-        self._most = max(self._most, apart)
-        return True
-
-    def row(self, step: int, apart: float, order: int) -> Reading | None:
-        """What HC232 reads, the first time that a replay is further off."""
-        if self._is_told or not math.isfinite(apart):
-            return None
-        row = number_row(SITE, NOT_REPEATED, step, order, apart / self._allowed, call=self._n_looks - 1)
-        self._is_told = True
-        return row
-
-    @property
-    def _allowed(self) -> float:
-        """A program that stopped to repeat itself may come near the loss of the run by chance."""
-        if self._is_told:
-            return self._most
-        return max(FLOOR * self._most, _ROUNDED)

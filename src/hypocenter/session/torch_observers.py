@@ -12,7 +12,6 @@ from hypocenter.session.observers.arrivals import Arrivals
 from hypocenter.session.observers.autocast import Autocast
 from hypocenter.session.observers.averages import Averages
 from hypocenter.session.observers.between import Between
-from hypocenter.session.observers.by_rule import ByRule
 from hypocenter.session.observers.calibration import Calibration
 from hypocenter.session.observers.clip_calls import ClipCalls
 from hypocenter.session.observers.clipping import Clipping
@@ -55,6 +54,7 @@ from hypocenter.session.observers.updates import LostUpdates
 from hypocenter.session.observers.use import Use
 from hypocenter.session.observers.working_copies import WorkingCopies
 from hypocenter.session.torch_audit import Audit
+from hypocenter.session.torch_by_rule import ByRule
 
 OBSERVERS: tuple[type[Observer[Any]], ...] = (
     OpBits,  # whether the program repeats itself

@@ -397,7 +397,7 @@ def test_another_decay_inside_the_step_is_no_multiple(tmp_path: Path) -> None:
 
 
 def test_at_steps_that_are_not_audited_nothing_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from hypocenter.session.observers.by_rule import ByRule
+    from hypocenter.session.torch_by_rule import ByRule
 
     told: list[int] = []
     monkeypatch.setattr(ByRule, "before_rule", lambda self, optimizer, step: told.append(step))

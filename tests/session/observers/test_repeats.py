@@ -15,7 +15,7 @@ import hypocenter
 from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.nouns import Finding
 from hypocenter.record.reader import open_run
-from hypocenter.session.torch_audit import LOOKS, LOOKS_OF_NOISE, Repeats
+from hypocenter.session.observers.repeats import LOOKS, LOOKS_OF_NOISE, Repeats
 
 N_STEPS, AT = 16, 9
 Size = Callable[[int], float]

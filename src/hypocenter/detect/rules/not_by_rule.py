@@ -49,7 +49,6 @@ STILL = 0.01  # of the change that was meant
     severity="warning",
     reads=("optimizer",),
     asked="rows",
-    not_in={"mindspore": "nothing tells where the rule of an optimizer begins and ends; most run as one graph"},
 )
 def check(window: Window) -> Iterator[Finding]:
     """Fire once a step, for all parameters that are off, and once for those whose state is a gradient."""

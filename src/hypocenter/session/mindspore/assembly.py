@@ -10,6 +10,7 @@ from hypocenter.session.mindspore.accumulated import Accumulated
 from hypocenter.session.mindspore.alike_units import AlikeUnits
 from hypocenter.session.mindspore.audit import Audit
 from hypocenter.session.mindspore.batches import Batches
+from hypocenter.session.mindspore.by_rule import ByRule
 from hypocenter.session.mindspore.calibration import Calibration
 from hypocenter.session.mindspore.failures import Failures
 from hypocenter.session.mindspore.graph import Graphs
@@ -59,6 +60,7 @@ def _observers(config: Config) -> list[type[Observer[Any]]]:
         Between,
         Audit,
         Use,
+        ByRule,
         Modes,
         AlikeUnits,
         Relations,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import mindspore as ms  # pyright: ignore[reportMissingImports]
@@ -50,7 +51,7 @@ class Audit(audit.Audit[Context]):
         for call in update.microbatches:
             heard.append(LabelWeights())
             replayed = self._run(call, heard[-1])
-            must_repeat(call, replayed)
+            self.note_how_far(update, partial(must_repeat, call, replayed))
             for weight, gradient in zip(call.weights, replayed.grads, strict=False):
                 place = places.get(id(weight))
                 if place is None or not isinstance(gradient, ms.Tensor):

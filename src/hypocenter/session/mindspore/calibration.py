@@ -20,13 +20,13 @@ from hypocenter.nouns import LEVELS, Reading
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.mindspore.calibration import Rounding
 from hypocenter.replay.mindspore.engine import Replayed, Replayer
-from hypocenter.replay.mindspore.host import is_finite
 from hypocenter.replay.roundoff import SAMPLES
 from hypocenter.session.check import scalar_reading
 from hypocenter.session.events import Update
 from hypocenter.session.gradient_factors import Factors
 from hypocenter.session.mindspore.seams import Context, Due, Part
 from hypocenter.session.mindspore.sentinel import loss_of
+from hypocenter.session.observers.repeats import how_far
 from hypocenter.summary.reducers.mindspore import MindSporeReducer
 from hypocenter.summary.reducers.mindspore_values import dtype_name, is_on_host, on_host
 from hypocenter.tap.clock import Clock
@@ -36,7 +36,6 @@ from hypocenter.tap.mindspore.parameters import parameter_readings
 from hypocenter.tap.mindspore.tape import GradCall, Undo
 from hypocenter.tap.wanted import is_wanted
 
-UNFAITHFUL = 1e-3  # relative: a replay whose loss is farther off does not repeat the run
 CLIPPED = 1.0 + 1e-4  # times the norm after it: what the norm before clipping is at least, when it was clipped
 _SEED = 0x5EED  # any number: of the generators of the noise, which nobody else draws from
 Values = dict[int, tuple[Any, NDArray[Any]]]
@@ -186,17 +185,19 @@ def _marked(row: Reading, sample: int) -> Reading:
     return replace(row, replay=True, op=f"calibrate[{sample}]")
 
 
-def must_repeat(call: GradCall, replayed: Replayed) -> None:
-    """Raise ReplayImpossible where a replay's loss is not that of the run."""
+def must_repeat(call: GradCall, replayed: Replayed) -> float:
+    """How far a replay's loss is from that of the run, relative.
+
+    Raises:
+        UnlikeTheRun, ReplayImpossible: it is no replay of it.
+    """
     if replayed.drew:
         raise ReplayImpossible("MindSpore cannot draw the same values again (--no-dropout drops none)")
     values = [value for value in replayed.values if value.size == 1]
     was = loss_of(call)
     if was is None or not values:
-        return
-    now = float(np.asarray(values[0].asnumpy()).reshape(-1)[0])
-    if not is_finite(values[0]) or not abs(now - was) <= UNFAITHFUL * max(abs(was), 1e-30):
-        raise ReplayImpossible(f"a replay does not repeat the run: its loss is {now:.6g}, the run's {was:.6g}")
+        return 0.0
+    return how_far(was, float(np.asarray(values[0].asnumpy()).reshape(-1)[0]))
 
 
 # Each sample has a trajectory of its own, as in hypocenter.session.observers.calibration. MindSpore's optimizers keep

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,7 @@ from hypocenter.session.check import Check
 from hypocenter.session.events import ContextT, Observer, Update
 from hypocenter.session.framework import Framework
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
+from hypocenter.session.observers.repeats import Repeats, UnlikeTheRun
 from hypocenter.session.observers.thrown_away import ThrownAway, n_thrown, norm_of
 
 ELEMENTS = 4096  # of a gradient that is looked into
@@ -126,6 +127,7 @@ class Audit(Observer[ContextT]):
         self._is_asked_for = context.config.audit != Config().audit
         self._n_nothing: dict[int, int] = {}  # by id of an optimizer's first parameter: audited steps that used nothing
         self._n_given_up, self._has_warned = 0, False
+        self._repeats = Repeats()
 
     # for a framework to say
 
@@ -167,6 +169,30 @@ class Audit(Observer[ContextT]):
             self.audit(update)
 
     # what is the same for all
+
+    def note_how_far(self, update: Update, look: Callable[[], float], *, is_exact: bool = True) -> None:
+        """Look how far a replay is from the run; a row, once, if it is further off than those before.
+
+        Args:
+            look: gives the distance, relative, or raises UnlikeTheRun.
+            is_exact: whether the replay runs the same code as the run did.
+
+        Raises:
+            ReplayImpossible: it is too far off for a replay.
+        """
+        try:
+            apart = look()
+        except UnlikeTheRun as unlike:
+            self._note_repeat(update, unlike.apart)
+            raise
+        if is_exact and not self._note_repeat(update, apart):
+            raise ReplayImpossible("a replay does not repeat the run as those before did")
+
+    def _note_repeat(self, update: Update, apart: float) -> bool:
+        is_near = self._repeats.is_as_before(apart)
+        row = None if is_near else self._repeats.row(update.step, apart, self.context.clock.next_order())
+        self.rows += [] if row is None else [row]
+        return is_near
 
     def before_clip(self, parameters: Sequence[Any], max_norm: float) -> None:
         """What comes may be brought to a norm."""

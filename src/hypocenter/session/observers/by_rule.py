@@ -14,22 +14,19 @@ Of an optimizer that is not torch's own, or whose rule is not known, the first s
 (hypocenter.optimizers.fitted); what leaves that, while most of its group keep it, is told.
 
 Nothing is said of gradients that are sparse or in another format than the weight, and of parameters that had no
-gradient. Gradients and options that hooks of the optimizer change inside the step are those that count. A parameter
-counts when it obeyed at STAYS audited steps before.
+gradient. A parameter counts when it obeyed at STAYS audited steps before.
+
+How an optimizer is read is for each framework to say: hypocenter.session.torch_by_rule, session.mindspore.by_rule.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
-import torch
-import torch.optim.optimizer as hooks_of_all
-from torch import Tensor
-from torch.optim import Optimizer
 
 from hypocenter.detect.law_rows import BALANCED, NOT_BY_RULE, SITE, UPDATE
 from hypocenter.formats import FORMATS
@@ -39,13 +36,8 @@ from hypocenter.optimizers.fitted import NEAR as FITS
 from hypocenter.optimizers.options import Options
 from hypocenter.optimizers.predicted import COMPUTED_IN, Inputs, in_units, predict
 from hypocenter.optimizers.rounded import ALLOWED, Array
-from hypocenter.optimizers.rule import rule_of
-from hypocenter.session.learning_rate import number_of
-from hypocenter.session.observer import Context, Observer
-from hypocenter.session.observers.grid import name_of
+from hypocenter.session.events import ContextT, Observer
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
-from hypocenter.session.observers.sampled import by_kind, copies, sample
-from hypocenter.tap.source import source_of
 
 ELEMENTS = 1 << 14  # in all, at one step
 FEWEST, MOST = 8, 1024  # of a parameter
@@ -56,18 +48,45 @@ VALUE, STEP = "value", "step"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Before:
-    """A parameter as the rule gets it.
+class Group:
+    """Parameters that an optimizer updates with the same options.
 
     Attributes:
-        tensors: "value", "grad", "step" and the names of its state: samples of them.
-        size, start: how they were sampled.
+        number: its place in the optimizer.
+        options: of the rule that is known; None: it is not known.
+        mixes: numbers of the group that may be betas.
+        powers_in: the format in which betas are raised to the power of the step.
+        scale: what gradients still have to be divided by.
     """
 
-    parameter: Tensor
-    group: Mapping[str, Any]
-    options: Options | None  # None: its rule is not known
-    tensors: Mapping[str, Any]
+    number: int
+    options: Options | None
+    mixes: Sequence[float]
+    eps: float
+    powers_in: str = "float64"
+    scale: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Held:
+    """Samples of a parameter and of all that belongs to it.
+
+    Attributes:
+        values: by VALUE, "grad", STEP and the names of its state: arrays, or numbers.
+        forms: the formats of those that are arrays.
+    """
+
+    values: Mapping[str, Any]
+    forms: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Before:
+    """A parameter as the rule gets it. `size` and `start`: how it was sampled."""
+
+    parameter: Any
+    group: Group
+    held: Held
     size: int
     start: int
 
@@ -98,39 +117,73 @@ class _Off:
         return max(self.units.values())
 
 
-class ByRule(Observer):
+class ByRule(Observer[ContextT]):
     """Writes a row for each audited step, and one for each parameter that is not what the rule makes."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ContextT) -> None:
         super().__init__(context)
         self._audits = context.audits
-        self._optimizer: Optimizer | None = None
+        self._optimizer: Any = None
         self._before: Sequence[_Before] = ()
         self._step = self._n_looked = 0
         self._n_obeyed: dict[int, int] = {}  # by id of a parameter: audited steps in a row
         self._fits: dict[tuple[int, ...], Fits] = {}  # by id of an optimizer and number of its group, and state
 
-    def before_rule(self, optimizer: Optimizer, step: int) -> None:
-        """Gradients are final."""
+    # what a framework says
+
+    def groups(self, optimizer: Any) -> Iterable[tuple[Group, Sequence[Any]]]:
+        """Its groups, each with the parameters that have a dense gradient."""
+        raise NotImplementedError
+
+    def held(self, optimizer: Any, parameter: Any, size: int, start: int) -> Held | None:
+        """A parameter and its state as they are now, not copied; None where a part of it cannot be had.
+
+        Args:
+            size: at most so many elements of each.
+            start: another one takes other elements, where the framework can.
+        """
+        raise NotImplementedError
+
+    def on_host(self, values: Sequence[Any]) -> list[Array]:
+        """Arrays and numbers in float64."""
+        raise NotImplementedError
+
+    def changed_in_step(self, optimizer: Any, before: Group) -> Group | None:
+        """The group as it is after the step, where hooks may have changed gradients and options; None: they cannot."""
+        return None
+
+    def hook(self, optimizer: Any) -> Source | None:
+        """What of the program runs around its step."""
+        return None
+
+    # what is done with it
+
+    def take(self, optimizer: Any, step: int) -> None:
+        """Gradients are final: keep what the rule gets, at an audited step."""
         self._optimizer, self._before = None, ()
         if not self._audits.is_due(step):
             return
         with self._audits.spending():
             self._n_looked += 1
             taken = list(self._taken(optimizer))
-            flat = iter(copies([each for before in taken for each in before.tensors.values()]))
-            self._before = [replace(before, tensors=dict(zip(before.tensors, flat, strict=False))) for before in taken]
+            values = [each for before in taken for each in before.held.values.values()]
+            flat = iter(self.context.framework.copies(values))
+            self._before = [
+                replace(before, held=replace(before.held, values=dict(zip(before.held.values, flat, strict=False))))
+                for before in taken
+            ]
         self._optimizer, self._step = optimizer, step
 
-    def after_rule(self, optimizer: Optimizer) -> None:
+    def compare(self, optimizer: Any) -> None:
         """It has been applied: weights, gradients and state are there."""
         before, self._before = self._before, ()
-        if self._optimizer is optimizer and before and not _has_skipped(optimizer):
+        if self._optimizer is optimizer and before:
             with self._audits.spending(), np.errstate(all="ignore"):
                 cases = self._cases(optimizer, before)
-                known = [case for case in cases if case.before.options is not None]
+                known = [case for case in cases if case.before.group.options is not None]
                 n, n_obeyed = self._judge(optimizer, known) if known else (0, 0)
-                n_fit, n_fitted = self._judge_by_fit(optimizer, [case for case in cases if case.before.options is None])
+                others = [case for case in cases if case.before.group.options is None]
+                n_fit, n_fitted = self._judge_by_fit(optimizer, others)
                 row = count_row(
                     SITE, BALANCED, self._step, self.context.clock.next_order(), (n + n_fit, n_obeyed + n_fitted),
                     module=UPDATE,
@@ -138,67 +191,67 @@ class ByRule(Observer):
                 self.rows.append(row)
         self._optimizer = None
 
-    def _taken(self, optimizer: Optimizer) -> Iterator[_Before]:
-        kind, groups = type(optimizer).__name__, optimizer.param_groups
-        n_parameters = sum(len(group["params"]) for group in groups)
+    def _taken(self, optimizer: Any) -> Iterator[_Before]:
+        groups = list(self.groups(optimizer))
+        n_parameters = sum(len(parameters) for _, parameters in groups)
         size = min(MOST, max(FEWEST, ELEMENTS // max(1, n_parameters)))
-        for group in groups:
-            options = _options(kind, group) if type(optimizer).__module__.startswith("torch.optim.") else None
-            for parameter in group["params"]:
-                if not _is_dense(parameter, parameter.grad):
-                    continue
-                tensors = _tensors(optimizer, parameter, size, self._n_looked)
-                if tensors is not None and "grad" in tensors:
-                    yield _Before(
-                        parameter=parameter, group=group, options=options, tensors=tensors, size=size,
-                        start=self._n_looked,
-                    )  # fmt: skip
+        for group, parameters in groups:
+            for parameter in parameters:
+                held = self.held(optimizer, parameter, size, self._n_looked)
+                if held is not None and "grad" in held.values and held.forms[VALUE] in COMPUTED_IN:
+                    yield _Before(parameter=parameter, group=group, held=held, size=size, start=self._n_looked)
 
-    def _cases(self, optimizer: Optimizer, before: Sequence[_Before]) -> list[_Case]:
-        pairs = [(each, _tensors(optimizer, each.parameter, each.size, each.start)) for each in before]
-        both = [(each, now) for each, now in pairs if now is not None and _are_alike(each.tensors, now)]
-        flat = iter(_on_host([value for each, now in both for held in (each.tensors, now) for value in held.values()]))
-        return [
-            _Case(before=each, was={name: next(flat) for name in each.tensors}, now={name: next(flat) for name in now})
-            for each, now in both
+    def _cases(self, optimizer: Any, before: Sequence[_Before]) -> list[_Case]:
+        pairs = [(each, self.held(optimizer, each.parameter, each.size, each.start)) for each in before]
+        both = [
+            (each, now.values) for each, now in pairs if now is not None and _are_alike(each.held.values, now.values)
         ]
+        values = [v for each, now in both for held in (each.held.values, now) for v in held.values()]
+        flat = iter(self.on_host(values))
+        return [
+            _Case(
+                before=each, was={name: next(flat) for name in each.held.values},
+                now={name: next(flat) for name in now},
+            )
+            for each, now in both
+        ]  # fmt: skip
 
-    def _judge(self, optimizer: Optimizer, cases: Sequence[_Case]) -> tuple[int, int]:
+    def _judge(self, optimizer: Any, cases: Sequence[_Case]) -> tuple[int, int]:
         """Cases of which the rule is known: how many were looked at, and how many obey."""
-        scale = getattr(optimizer, "grad_scale", None)  # of fused optimizers, which take it out themselves
-        told = [cast("Options", each.before.options) for each in cases]
-        found = _compared(cases, told, float(scale) if scale is not None else 1.0)
+        found = _compared(cases)
         again = [i for i, off in enumerate(found) if off is not None and off.worst > ALLOWED]
-        kind = type(optimizer).__name__
-        if again:  # a hook of the optimizer may have changed gradients or options
-            late = [
-                replace(cases[i], was={**cases[i].was, "grad": cases[i].now.get("grad", np.empty(0))}) for i in again
-            ]
-            options = [_options(kind, cases[i].before.group) or told[i] for i in again]
-            for i, other in zip(again, _compared(late, options, 1.0), strict=True):
-                if other is not None and other.worst < cast("_Off", found[i]).worst:
-                    found[i] = other
+        late = [(i, case) for i in again if (case := self._as_changed(optimizer, cases[i])) is not None]
+        for (i, _), other in zip(late, _compared([case for _, case in late]), strict=True):
+            if other is not None and other.worst < cast("_Off", found[i]).worst:
+                found[i] = other
         n_obeyed = n = 0
         for case, off in zip(cases, found, strict=True):
             if off is not None:
                 n, n_obeyed = n + 1, n_obeyed + self._obeys(case.before.parameter, off, optimizer)
         return n, n_obeyed
 
-    def _judge_by_fit(self, optimizer: Optimizer, cases: Sequence[_Case]) -> tuple[int, int]:
+    def _as_changed(self, optimizer: Any, case: _Case) -> _Case | None:
+        """With the gradient and the options that a hook of the optimizer may have left."""
+        group = self.changed_in_step(optimizer, case.before.group)
+        if group is None:
+            return None
+        was = {**case.was, "grad": case.now.get("grad", np.empty(0))}
+        return replace(case, before=replace(case.before, group=group), was=was)
+
+    def _judge_by_fit(self, optimizer: Any, cases: Sequence[_Case]) -> tuple[int, int]:
         """Cases of a rule that its steps alone tell: how many were looked at, and how many obey."""
         groups: dict[tuple[int, ...], list[_Case]] = {}
-        numbers = {id(group): i for i, group in enumerate(optimizer.param_groups)}
         for case in cases:
             if case.was.get("grad", np.empty(0)).shape == case.was[VALUE].shape and case.was[VALUE].size:
                 state = hash(tuple(sorted(_arrays(case.now, case))))
-                groups.setdefault((id(optimizer), numbers.get(id(case.before.group), 0), state), []).append(case)
+                groups.setdefault((id(optimizer), case.before.group.number, state), []).append(case)
         n = n_obeyed = 0
         for key, together in groups.items():
             moved = [_moved(case) for case in together]
             if not all(np.isfinite(each.after).all() and np.isfinite(each.gradient).all() for each in moved):
                 continue
             group = together[0].before.group
-            looks = self._fits.setdefault(key, Fits()).look(moved, _mixes(group), number_of(group.get("eps")) or 0.0)
+            looks = self._fits.setdefault(key, Fits()).look(moved, group.mixes, group.eps)
             for place, case in enumerate(together):
                 known = {name: look for name, look in looks.items() if not math.isnan(look.apart[place])}
                 if known:
@@ -206,7 +259,7 @@ class ByRule(Observer):
                     n_obeyed += self._keeps(case.before.parameter, known, place, optimizer)
         return n, n_obeyed
 
-    def _keeps(self, parameter: Tensor, looks: Mapping[str, Look], place: int, optimizer: Optimizer) -> bool:
+    def _keeps(self, parameter: Any, looks: Mapping[str, Look], place: int, optimizer: Any) -> bool:
         """Note whether it goes on by the rule of its first steps; where it does not, and did, write a row."""
         n_before = self._n_obeyed.get(id(parameter), 0)
         apart = {name: look.apart[place] for name, look in looks.items()}
@@ -223,7 +276,7 @@ class ByRule(Observer):
                 self.rows.append(replace(row, module=name, names=(str(looks[name].form),)))
         return False
 
-    def _obeys(self, parameter: Tensor, off: _Off, optimizer: Optimizer) -> bool:
+    def _obeys(self, parameter: Any, off: _Off, optimizer: Any) -> bool:
         """Note whether it does; where that is new, write a row."""
         n_before = self._n_obeyed.get(id(parameter), 0)
         if off.worst <= ALLOWED:
@@ -235,19 +288,14 @@ class ByRule(Observer):
                 self.rows.append(self._row(parameter, off, optimizer, n_before))
         return False
 
-    def _row(self, parameter: Tensor, off: _Off, optimizer: Optimizer, n_before: int) -> Reading:
+    def _row(self, parameter: Any, off: _Off, optimizer: Any, n_before: int) -> Reading:
         state = {name: units for name, units in off.units.items() if name != VALUE and units > BROKEN}
         worst = max(state, key=lambda name: state[name]) if state else VALUE
         row = number_row(
             self.context.label(parameter), NOT_BY_RULE, self._step, self.context.clock.next_order(), off.factor,
-            dtype=name_of(parameter.dtype), module=worst, call=n_before,
+            dtype=self.context.framework.name_of(parameter.dtype), module=worst, call=n_before,
         )  # fmt: skip
-        return replace(row, op=type(optimizer).__name__, source=_hook(optimizer), shape=tuple(parameter.shape))
-
-
-def _options(kind: str, group: Mapping[str, Any]) -> Options | None:
-    rule = rule_of((kind,), group)
-    return None if rule is None or kind not in rule.classes else rule.read(group, (kind,), number_of)
+        return replace(row, op=type(optimizer).__name__, source=self.hook(optimizer), shape=tuple(parameter.shape))
 
 
 def _arrays(held: Mapping[str, Array], case: _Case) -> list[str]:
@@ -256,7 +304,7 @@ def _arrays(held: Mapping[str, Array], case: _Case) -> list[str]:
 
 
 def _moved(case: _Case) -> Moved:
-    eps = [FORMATS[name_of(each.dtype)].eps for each in case.before.tensors.values() if isinstance(each, Tensor)]
+    eps = [FORMATS[form].eps for form in case.before.held.forms.values()]
     return Moved(
         value=case.was[VALUE], gradient=case.was["grad"], after=case.now[VALUE],
         state={name: case.was[name] for name in _arrays(case.was, case)},
@@ -264,35 +312,10 @@ def _moved(case: _Case) -> Moved:
     )  # fmt: skip
 
 
-def _mixes(group: Mapping[str, Any]) -> list[float]:
+def mixes(group: Mapping[str, Any]) -> list[float]:
     """Numbers of a group between 0 and 1 that are no learning rate, decay or eps: betas, by whatever name."""
     flat = [each for value in group.values() for each in (value if isinstance(value, (tuple, list)) else (value,))]
     return sorted({each for each in flat if isinstance(each, float) and 0.5 <= each < 1.0})
-
-
-def _is_dense(parameter: Tensor, gradient: Tensor | None) -> bool:
-    return (
-        gradient is not None
-        and gradient.layout is torch.strided
-        and gradient.dtype == parameter.dtype
-        and name_of(parameter.dtype) in COMPUTED_IN
-    )
-
-
-def _tensors(optimizer: Optimizer, parameter: Tensor, size: int, start: int) -> dict[str, Any] | None:
-    """Samples of a parameter and of all that belongs to it, not copied; None where one cannot be had."""
-    found: dict[str, Any] = {VALUE: sample(parameter.detach(), size, start)}
-    if parameter.grad is not None and parameter.grad.layout is torch.strided:
-        found["grad"] = sample(parameter.grad, size, start)
-    state: Any = optimizer.state.get(parameter)
-    for name, value in (state or {}).items():
-        if name == STEP and isinstance(value, Tensor) and value.numel() == 1:
-            found[STEP] = value.detach().reshape(1)
-        elif isinstance(value, Tensor) and value.shape == parameter.shape:
-            found[str(name)] = sample(value, size, start)
-        elif isinstance(value, (int, float)):
-            found[str(name)] = float(value)
-    return found if all(value is not None for value in found.values()) else None
 
 
 def _are_alike(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
@@ -303,56 +326,45 @@ def _are_alike(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
     )
 
 
-def _on_host(values: Sequence[Tensor | float]) -> list[Array]:
-    """In float64; one transfer for each format on each device."""
-    found = [np.full(1, each) if isinstance(each, float) else np.empty(0) for each in values]
-    for where, parts in by_kind(values).values():
-        host, end = torch.cat(parts).detach().cpu().double().numpy(), 0
-        for i, part in zip(where, parts, strict=True):
-            start, end = end, end + part.numel()
-            found[i] = host[start:end]
-    return found
-
-
-def _compared(cases: Sequence[_Case], options: Sequence[Options], scale: float) -> list[_Off | None]:
+def _compared(cases: Sequence[_Case]) -> list[_Off | None]:
     """Each case with what its rule makes, all of one kind together; None where it cannot be told."""
     kinds: dict[Any, list[int]] = {}
-    for i, (case, told) in enumerate(zip(cases, options, strict=True)):
+    for i, case in enumerate(cases):
+        group, form = case.before.group, case.before.held.forms[VALUE]
+        if group.options is None:
+            continue
         if case.was.get("grad", np.empty(0)).shape == case.was[VALUE].shape and case.was[VALUE].size:
-            kinds.setdefault((told, case.before.parameter.dtype, _state_format(case), *case.was, *case.now), []).append(
-                i
-            )
+            key = group.options, group.scale, group.powers_in, form, _state_format(case), *case.was, *case.now
+            kinds.setdefault(key, []).append(i)
     found: list[_Off | None] = [None] * len(cases)
-    for (told, _, state_dtype, *_), where in kinds.items():
-        for i, off in zip(where, _compared_together([cases[i] for i in where], told, state_dtype, scale), strict=True):
+    for where in kinds.values():
+        for i, off in zip(where, _compared_together([cases[i] for i in where]), strict=True):
             found[i] = off
     return found
 
 
 def _state_format(case: _Case) -> str:
     """The coarsest that the rule computes in: that of the weight, or of its state."""
-    held = [each for name, each in case.before.tensors.items() if isinstance(each, Tensor) and name != STEP]
-    names = [name_of(each.dtype) for each in held]
-    return max((name for name in names if name in COMPUTED_IN), key=lambda name: COMPUTED_IN[name].eps)
+    names = [form for name, form in case.before.held.forms.items() if name != STEP and form in COMPUTED_IN]
+    return max(names, key=lambda name: COMPUTED_IN[name].eps)
 
 
-def _compared_together(
-    cases: Sequence[_Case], options: Options, state_dtype: str, scale: float
-) -> Iterator[_Off | None]:
+def _compared_together(cases: Sequence[_Case]) -> Iterator[_Off | None]:
     """Of cases with the same options, formats and state."""
+    group, dtype, state_dtype = cases[0].before.group, cases[0].before.held.forms[VALUE], _state_format(cases[0])
+    options = cast("Options", group.options)
     sizes = [case.was[VALUE].size for case in cases]
     was = {name: np.concatenate([case.was[name] for case in cases]) for name in cases[0].was if name != STEP}
     now = {name: np.concatenate([case.now[name] for case in cases]) for name in cases[0].now if name != STEP}
     n_steps = np.repeat([float(case.was[STEP][0]) if STEP in case.was else 0.0 for case in cases], sizes)
-    dtype = name_of(cases[0].before.parameter.dtype)
-    value, gradient = was.pop(VALUE), was.pop("grad") / scale
+    value, gradient = was.pop(VALUE), was.pop("grad") / group.scale
     inputs = Inputs(
         value=value, gradient=gradient, n_steps=cast("float", n_steps), state=was, dtype=dtype, state_dtype=state_dtype
     )
     predicted = predict(options, inputs)
     meant, done = predicted.after.exact - value, now[VALUE] - value
     decay = options.lr * options.weight_decay * value if options.decoupled else 0.0
-    unit = predicted.after.unit + np.abs(meant + decay) * _of_powers(options, cases[0].before.group, n_steps + 1)
+    unit = predicted.after.unit + np.abs(meant + decay) * _of_powers(options, group.powers_in, n_steps + 1)
     units = {VALUE: _units(now[VALUE] - predicted.after.exact, unit, dtype)}
     for name, made in predicted.state.items():
         if name in now:
@@ -376,7 +388,7 @@ def _units(apart: Array, unit: Array, dtype: str) -> Array:
     return np.where(apart <= FORMATS[dtype].smallest_normal, 0.0, in_units(apart, unit))
 
 
-def _of_powers(options: Any, group: Mapping[str, Any], n_steps: Array) -> Array | float:
+def _of_powers(options: Any, powers_in: str, n_steps: Array) -> Array | float:
     """How far off, relative, one rounding error of a beta puts the change that is corrected for the bias.
 
     1 - beta^t is then off by (t + 1) * eps * beta^t: the error of beta, t times, and that of the power. Two roundings
@@ -385,7 +397,7 @@ def _of_powers(options: Any, group: Mapping[str, Any], n_steps: Array) -> Array 
     """
     if not getattr(options, "bias_correction", False):
         return 0.0
-    eps = FORMATS["float32" if group.get("capturable") else "float64"].eps
+    eps = FORMATS[powers_in].eps
     powers = [beta**n_steps for beta in (options.beta1, options.beta2)]
     return eps * sum(2 + (n_steps + 1) * power / (1 - power) for power in powers)
 
@@ -396,22 +408,3 @@ def _factor(meant: Array, done: Array) -> float:
     factor = float(done @ meant) / size if size > 0 and math.isfinite(size) else math.nan
     rest = float(np.linalg.norm(done - factor * meant))
     return factor if rest <= NEAR * max(float(np.linalg.norm(done)), math.sqrt(size)) else math.nan
-
-
-def _has_skipped(optimizer: Optimizer) -> bool:
-    """A fused optimizer leaves an update out by itself."""
-    found = getattr(optimizer, "found_inf", None)
-    return isinstance(found, Tensor) and bool(found.item())
-
-
-def _hook(optimizer: Optimizer) -> Source | None:
-    """The first hook that the program has put around the step of this optimizer, or of all."""
-    own: list[Mapping[int, Any]] = [
-        *(getattr(optimizer, name, {}) for name in ("_optimizer_step_post_hooks", "_optimizer_step_pre_hooks")),
-        *(getattr(hooks_of_all, name, {}) for name in ("_global_optimizer_post_hooks", "_global_optimizer_pre_hooks")),
-    ]
-    for hook in (each for hooks in own for each in hooks.values()):
-        code = getattr(hook, "__code__", None)
-        if code is not None and not str(getattr(hook, "__module__", "")).startswith("hypocenter."):
-            return source_of(code.co_filename, code.co_firstlineno, code.co_name)
-    return None

@@ -30,6 +30,7 @@ from hypocenter.session.calibrated_gradients import Gradients, Value, readings
 from hypocenter.session.check import Check, scalar_reading
 from hypocenter.session.levels import UntracedReducer
 from hypocenter.session.observer import Context, Observer, Update
+from hypocenter.session.observers.repeats import how_far
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.modules import ModuleTap
 from hypocenter.tap.op_context import OpContext
@@ -37,7 +38,6 @@ from hypocenter.tap.operator_calls import CallsMode
 from hypocenter.tap.tape import Microbatch
 from hypocenter.tap.tree import flatten
 
-UNFAITHFUL = 1e-3  # relative: a replay whose loss is farther off does not repeat the run
 CLIPPED = 1.0 + 1e-4  # times the norm after it: what the norm before clipping is at least, when it was clipped
 _SEED = 0x5EED  # any number: of the generators of the noise, which nobody else draws from
 
@@ -204,23 +204,11 @@ def _marked(row: Reading, sample: int) -> Reading:
     return replace(row, replay=True, op=f"calibrate[{sample}]")
 
 
-class UnlikeTheRun(ReplayImpossible):
-    """A replay comes to another loss.
-
-    Attributes:
-        apart: how far, relative.
-    """
-
-    def __init__(self, now: float, was: float) -> None:
-        super().__init__(f"a replay does not repeat the run: its loss is {now:.6g}, the run's {was:.6g}")
-        self.apart = abs(now - was) / max(abs(was), 1e-30)
-
-
 def must_repeat(microbatch: Microbatch, replayed: Replayed) -> float:
     """How far a replay's losses are from those of the run, at most, relative.
 
     Raises:
-        ReplayImpossible: it is no replay of it.
+        UnlikeTheRun, ReplayImpossible: it is no replay of it.
     """
     values = [value for value in replayed.values if value.numel() == 1]
     if len(values) != len(microbatch.values):
@@ -230,12 +218,7 @@ def must_repeat(microbatch: Microbatch, replayed: Replayed) -> float:
     pairs = torch.stack(
         [torch.stack([v.double().cpu() for v in side]).reshape(-1) for side in (microbatch.values, values)]
     )
-    apart = 0.0
-    for was, now in pairs.T.tolist():
-        if not abs(now - was) <= UNFAITHFUL * max(abs(was), 1e-30):
-            raise UnlikeTheRun(now, was)
-        apart = max(apart, abs(now - was) / max(abs(was), 1e-30))
-    return apart
+    return max(how_far(was, now) for was, now in pairs.T.tolist())
 
 
 # After an update with other gradients a run trains on from other parameters, and Adam makes large steps of small

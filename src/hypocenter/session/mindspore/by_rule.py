@@ -1,0 +1,81 @@
+"""The law "update" in MindSpore: what an optimizer holds before it is called, and after it.
+
+Its own weight decay and loss scale are part of the rule: what it is given is what counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import mindspore as ms  # pyright: ignore[reportMissingImports]
+import numpy as np
+
+from hypocenter.optimizers.options import number
+from hypocenter.optimizers.rounded import Array
+from hypocenter.optimizers.rule import rule_of
+from hypocenter.session.events import Update
+from hypocenter.session.mindspore.seams import Context
+from hypocenter.session.observers import by_rule
+from hypocenter.session.observers.by_rule import STEP, VALUE, Group, Held, mixes
+from hypocenter.summary.reducers.mindspore_values import dtype_name
+from hypocenter.tap.mindspore.optimizers import bases_of, groups_of, loss_scale_of, state_of
+
+_POWERS = "beta_powers"  # which an optimizer keeps; no options of its rule
+
+
+class ByRule(by_rule.ByRule[Context]):
+    """Looks around the whole call of an optimizer."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._gradients: Mapping[int, Any] = {}  # by id of a parameter, in this update
+        self._states: Mapping[int, list[tuple[str, Any]]] = {}  # the same
+
+    def before_update(self, update: Update) -> None:
+        """Gradients are those that it is given."""
+        if self._audits.is_due(update.step):
+            self._gradients = {id(parameter): gradient for parameter, gradient in update.gradients}
+            self._states = state_of(update.optimizer)
+            self.take(update.optimizer, update.step)
+
+    def after_update(self, update: Update) -> None:
+        """Its state may be in other tensors than before."""
+        if self._gradients and not update.skipped:
+            self._states = state_of(update.optimizer)
+            self.compare(update.optimizer)
+        self._gradients, self._states = {}, {}
+
+    def groups(self, optimizer: Any) -> Iterator[tuple[Group, Sequence[Any]]]:
+        """Rules are known of MindSpore's own classes: others may do anything."""
+        bases = bases_of(optimizer)
+        is_plain, scale = bases[0].startswith("mindspore."), loss_scale_of(optimizer)
+        for place, (told, parameters) in enumerate(groups_of(optimizer)):
+            rule = rule_of(bases, told) if is_plain else None
+            group = Group(
+                number=place, options=None if rule is None else rule.read(told, bases, number),
+                mixes=mixes({name: value for name, value in told.items() if name != _POWERS}),
+                eps=number(told.get("eps")) or 0.0, powers_in="float32", scale=scale,
+            )  # fmt: skip
+            yield group, [p for p in parameters if _is_dense(p, self._gradients.get(id(p)))]
+
+    def held(self, optimizer: Any, parameter: Any, size: int, start: int) -> Held | None:
+        """Samples on the host, always of the same elements."""
+        tensors = {
+            VALUE: parameter,
+            "grad": self._gradients[id(parameter)],
+            **dict(self._states.get(id(parameter), [])),
+        }
+        kept = {name: t for name, t in tensors.items() if name == STEP or tuple(t.shape) == tuple(parameter.shape)}
+        values = {name: self.context.framework.sample(tensor, size) for name, tensor in kept.items()}
+        if any(value is None for value in values.values()):
+            return None
+        return Held(values=values, forms={name: dtype_name(t) for name, t in kept.items() if name != STEP})
+
+    def on_host(self, values: Sequence[Any]) -> list[Array]:
+        """They are there."""
+        return [np.asarray(value, np.float64).reshape(-1) for value in values]
+
+
+def _is_dense(parameter: Any, gradient: Any) -> bool:
+    return isinstance(gradient, ms.Tensor) and gradient.dtype == parameter.dtype and gradient.shape == parameter.shape

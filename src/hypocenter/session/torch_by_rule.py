@@ -1,0 +1,115 @@
+"""The law "update" in torch: what an optimizer holds before its rule is applied, and after it.
+
+Gradients and options that hooks of the optimizer change inside the step are those that count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.optim.optimizer as hooks_of_all
+from torch import Tensor
+from torch.optim import Optimizer
+
+from hypocenter.nouns import Source, replace
+from hypocenter.optimizers.options import Options
+from hypocenter.optimizers.predicted import COMPUTED_IN
+from hypocenter.optimizers.rounded import Array
+from hypocenter.optimizers.rule import rule_of
+from hypocenter.session.learning_rate import number_of
+from hypocenter.session.observer import Context
+from hypocenter.session.observers import by_rule
+from hypocenter.session.observers.by_rule import STEP, VALUE, Group, Held, mixes
+from hypocenter.session.observers.grid import name_of
+from hypocenter.session.observers.sampled import by_kind, sample
+from hypocenter.tap.source import source_of
+
+
+class ByRule(by_rule.ByRule[Context]):
+    """Looks around the rule itself: what hooks before it have done is done."""
+
+    def before_rule(self, optimizer: Optimizer, step: int) -> None:
+        """Gradients are final."""
+        self.take(optimizer, step)
+
+    def after_rule(self, optimizer: Optimizer) -> None:
+        """Unless a fused optimizer has left the update out by itself."""
+        found = getattr(optimizer, "found_inf", None)
+        if isinstance(found, Tensor) and bool(found.item()):
+            self._before = ()
+        self.compare(optimizer)
+
+    def groups(self, optimizer: Optimizer) -> Iterator[tuple[Group, Sequence[Tensor]]]:
+        """Rules are known of torch's own classes: others may do anything."""
+        scale = getattr(optimizer, "grad_scale", None)  # of fused optimizers, which take it out themselves
+        for number, told in enumerate(optimizer.param_groups):
+            group = Group(
+                number=number, options=_options(optimizer, told), mixes=mixes(told),
+                eps=number_of(told.get("eps")) or 0.0, powers_in="float32" if told.get("capturable") else "float64",
+                scale=1.0 if scale is None else float(scale),
+            )  # fmt: skip
+            yield group, [p for p in told["params"] if _is_dense(p, p.grad)]
+
+    def changed_in_step(self, optimizer: Optimizer, before: Group) -> Group:
+        """As the group is now. Who changes gradients there has taken the scale out."""
+        options = _options(optimizer, optimizer.param_groups[before.number])
+        return replace(before, options=options or before.options, scale=1.0)
+
+    def held(self, optimizer: Optimizer, parameter: Tensor, size: int, start: int) -> Held | None:
+        """Views where that is possible."""
+        found: dict[str, Any] = {VALUE: sample(parameter.detach(), size, start)}
+        if parameter.grad is not None and parameter.grad.layout is torch.strided:
+            found["grad"] = sample(parameter.grad, size, start)
+        state: Any = optimizer.state.get(parameter)
+        for name, value in (state or {}).items():
+            if name == STEP and isinstance(value, Tensor) and value.numel() == 1:
+                found[STEP] = value.detach().reshape(1)
+            elif isinstance(value, Tensor) and value.shape == parameter.shape:
+                found[str(name)] = sample(value, size, start)
+            elif isinstance(value, (int, float)):
+                found[str(name)] = float(value)
+        if any(value is None for value in found.values()):
+            return None
+        return Held(values=found, forms={k: name_of(v.dtype) for k, v in found.items() if isinstance(v, Tensor)})
+
+    def on_host(self, values: Sequence[Tensor | float]) -> list[Array]:
+        """One transfer for each format on each device."""
+        found = [np.full(1, each) if isinstance(each, float) else np.empty(0) for each in values]
+        for where, parts in by_kind(values).values():
+            host, end = torch.cat(parts).detach().cpu().double().numpy(), 0
+            for i, part in zip(where, parts, strict=True):
+                start, end = end, end + part.numel()
+                found[i] = host[start:end]
+        return found
+
+    def hook(self, optimizer: Optimizer) -> Source | None:
+        """The first hook that the program has put around the step of this optimizer, or of all."""
+        names = ("_optimizer_step_post_hooks", "_optimizer_step_pre_hooks")
+        everybodys = ("_global_optimizer_post_hooks", "_global_optimizer_pre_hooks")
+        own: list[Mapping[int, Any]] = [getattr(optimizer, name, {}) for name in names]
+        own += [getattr(hooks_of_all, name, {}) for name in everybodys]
+        for hook in (each for hooks in own for each in hooks.values()):
+            code = getattr(hook, "__code__", None)
+            if code is not None and not str(getattr(hook, "__module__", "")).startswith("hypocenter."):
+                return source_of(code.co_filename, code.co_firstlineno, code.co_name)
+        return None
+
+
+def _options(optimizer: Optimizer, group: Mapping[str, Any]) -> Options | None:
+    kind = type(optimizer).__name__
+    if not type(optimizer).__module__.startswith("torch.optim."):
+        return None
+    rule = rule_of((kind,), group)
+    return None if rule is None or kind not in rule.classes else rule.read(group, (kind,), number_of)
+
+
+def _is_dense(parameter: Tensor, gradient: Tensor | None) -> bool:
+    return (
+        gradient is not None
+        and gradient.layout is torch.strided
+        and gradient.dtype == parameter.dtype
+        and name_of(parameter.dtype) in COMPUTED_IN
+    )
