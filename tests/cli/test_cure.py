@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from pathlib import Path
 
@@ -143,6 +144,20 @@ def test_a_program_that_is_gone_cannot_be_run_again(tmp_path: Path) -> None:
 
     assert said.code == 2
     assert said.err.startswith("error[cannot-rerun]: the program cannot be run again here")
+
+
+def test_a_step_that_jumped_is_not_run_again(cured: Path, tmp_path: Path) -> None:
+    recording = tmp_path / "r"
+    shutil.copytree(cured, recording)
+    (path,) = recording.glob("rank-*/bundles/*/evidence.json")
+    found = json.loads(path.read_text(encoding="utf-8"))
+    path.write_text(json.dumps(found | {"trigger": "spike", "cure": None}), encoding="utf-8")
+
+    said = run("cure", recording)
+
+    assert said.code == 5
+    assert "the step jumped and stayed finite" in said.out
+    assert "running again" not in said.err
 
 
 def test_a_healthy_recording_is_not_run_again(tmp_path: Path) -> None:

@@ -78,6 +78,17 @@ def test_replay_of_no_bundle_is_4(tmp_path: Path) -> None:
     assert said.err.startswith("error[bad-bundle]: there is no bundle\n")
 
 
+def test_of_a_run_the_bundle_to_name_is_said(tmp_path: Path) -> None:
+    bundle = tmp_path / "rank-00000" / "bundles" / "step-000003-nonfinite-loss"
+    bundle.mkdir(parents=True)
+    (bundle / "op.json").write_text("{}", encoding="utf-8")
+
+    said = run("replay", tmp_path, "--json")
+
+    assert said.code == 4
+    assert json.loads(said.out)["fix"] == f"hypocenter replay {bundle}"
+
+
 def test_what_the_process_refuses_is_refused_in_json(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     hidden = tmp_path / "hidden" / "torch.py"
     hidden.parent.mkdir()

@@ -8,12 +8,11 @@ import re
 import subprocess
 import sys
 import zipfile
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
-from packaging.requirements import Requirement
+from packaging_here import built, linked
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDING_HALF = (
@@ -26,27 +25,7 @@ GOLDEN = ROOT / "tests" / "golden" / "format-2"
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheel")
-    words = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(words, cwd=ROOT, check=True, capture_output=True)
-    return next(folder.glob("*.whl"))
-
-
-def linked(folder: Path, requirements: list[str]) -> Path:
-    """A folder with the distributions that are required, those that these require, and nothing else."""
-    folder.mkdir()
-    waiting, seen = [Requirement(text) for text in requirements], set[str]()
-    while waiting:
-        wanted = waiting.pop()
-        if wanted.name.lower() in seen or (wanted.marker is not None and not wanted.marker.evaluate({"extra": ""})):
-            continue
-        seen.add(wanted.name.lower())
-        found = metadata.distribution(wanted.name)
-        waiting += [Requirement(text) for text in found.requires or ()]
-        for top in {file.parts[0] for file in found.files or () if file.parts[0] not in ("..", "__pycache__")}:
-            if not (folder / top).exists():
-                (folder / top).symlink_to(found.locate_file(top))
-    return folder
+    return built("wheel", ROOT, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")

@@ -81,3 +81,21 @@ def test_everybody_can_read_it(
 
     assert page.evaluate(ACCESSIBILITY) == []
     context.close()
+
+
+@pytest.mark.parametrize(("width", "kind"), [(1300, "broad"), (390, "phone")])
+def test_a_screen_has_the_chart_that_fits_it(
+    browser: sync_api.Browser,  # noqa: F811
+    tmp_path: Path,
+    width: int,
+    kind: str,
+) -> None:
+    path = tmp_path / "page.html"
+    path.write_text(PAGES["curves"](), encoding="utf-8")
+    page = browser.new_page(viewport={"width": width, "height": 900})
+    page.goto(path.as_uri())
+
+    (seen,) = [chart for chart in page.locator("svg.curves").all() if chart.is_visible()]
+    assert seen.get_attribute("class") == f"curves {kind}"
+    assert page.locator("figure.scroll").first.evaluate("figure => figure.scrollWidth <= figure.clientWidth")
+    page.close()

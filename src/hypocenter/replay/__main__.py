@@ -19,11 +19,12 @@ def main(argument: str) -> None:
     folder = Path(argument)
     path = folder / OP_FILE
     if not path.is_file():
+        inside = sorted(file.parent for file in folder.glob(f"rank-*/bundles/*/{OP_FILE}"))
         raise BundleError(
             "this is no bundle that can be replayed",
             where=str(folder),
             why=f"it has no {OP_FILE}",
-            fix="give a folder below RUN/rank-*/bundles/",
+            fix=f"hypocenter replay {inside[0]}" if inside else "give a folder below RUN/rank-*/bundles/",
         )
     try:
         op = json.loads(path.read_text(encoding="utf-8"))

@@ -32,6 +32,7 @@ def render(found: CurveComparison, charts: Sequence[tuple[str, CurveComparison]]
         ("next", found.next),
     )  # fmt: skip
     names = " against ".join(Path(side.source).name for side in (found.candidate, found.baseline))
+    repeats = [word for side in found.noise for word in ("--noise", side.source)]
     return shell(page.__name__, "curves.html.j2").render(
         card=_CARDS[found.status], verdict=found.status.replace("-", " "), names=wording.clean(names, 120),
         sentence=wording.sentence(found.sentence),
@@ -40,7 +41,7 @@ def render(found: CurveComparison, charts: Sequence[tuple[str, CurveComparison]]
         drawings=[(name, Markup(_drawn(name, chart, found))) for name, chart in charts],
         checks=[_check(check) for check in found.checks], version=__version__, style=Markup(styles),
         policy=policy(styles, []),
-        again=wording.command("curves", found.baseline.source, found.candidate.source, "--plot", "OUT.html"),
+        again=wording.command("curves", found.baseline.source, found.candidate.source, *repeats, "--plot", "OUT.html"),
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from textwrap import wrap
 from xml.sax.saxutils import escape
@@ -15,8 +16,9 @@ from hypocenter.compare.curves.comparison import CurveComparison
 from hypocenter.report import wording
 
 WIDTH, HEIGHT = 600, 356  # pixels
+PHONE = 362  # of a screen of 390, without the margins of a page
 _LEFT, _RIGHT, _TOP = 80, 10, 40
-_TITLE_ROOM, _LINE = 82, 16  # characters of a line of the title, and its height
+_LETTER, _LINE = 6.3, 16  # of the title: the width of a character, and the height of a line
 _UPPER, _LOWER, _GAP = 130, 100, 24  # heights of the two charts and what is between
 
 STYLE = """
@@ -30,12 +32,14 @@ svg.curves { --bg: #ffffff; --fg: #1b1f24; --mute: #57606a; --line: #d8dee4; --b
 .curves .base { stroke: var(--base); stroke-dasharray: 5 3; } .curves .cand { stroke: var(--cand); }
 .curves path.band { fill: var(--band); }
 .curves .mark { stroke: var(--bad); stroke-dasharray: 3 3; } .curves text.bad { fill: var(--bad); }
+svg.curves.phone { display: none; width: 100%; max-width: 480px; height: auto; }
+@media screen and (max-width: 600px) { svg.curves.phone { display: block; } svg.curves.broad { display: none; } }
 """.strip()
 
 
 def document(found: CurveComparison) -> str:
     """The chart as an SVG file."""
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + inline(found, with_style=True) + "\n"
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{_drawn(found, "loss", style=f"<style>{STYLE}</style>")}\n'
 
 
 def sheet(charts: Sequence[tuple[str, CurveComparison]]) -> str:
@@ -44,9 +48,9 @@ def sheet(charts: Sequence[tuple[str, CurveComparison]]) -> str:
     Args:
         charts: names of quantities, and a comparison whose track holds each.
     """
-    heights = [HEIGHT + _LINE * (len(_heading(found)) - 1) for _, found in charts]
+    heights = [HEIGHT + _LINE * (len(_heading(found, WIDTH)) - 1) for _, found in charts]
     below = [sum(heights[:at]) for at in range(len(heights))]
-    body = "".join(inline(found, name=name, y=y) for (name, found), y in zip(charts, below, strict=True))
+    body = "".join(_drawn(found, name, y=y) for (name, found), y in zip(charts, below, strict=True))
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n'
         f'<svg class="curves" xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {sum(heights)}" width="{WIDTH}" '
@@ -54,70 +58,87 @@ def sheet(charts: Sequence[tuple[str, CurveComparison]]) -> str:
     )
 
 
-def inline(
-    found: CurveComparison, *, with_style: bool = False, name: str = "loss", y: int = 0, is_titled: bool = True
-) -> str:
-    """The chart as an element for an HTML page, which has to bring STYLE itself unless `with_style`.
+def inline(found: CurveComparison, *, name: str = "loss", is_titled: bool = True) -> str:
+    """The chart for an HTML page, twice, of which a screen shows the one that fits. The page has to bring STYLE.
 
     Args:
         name: of the quantity that `found.track` holds.
         is_titled: whether the sentence stands above it, because it stands nowhere else.
-        y: pixels from the top of the drawing around it.
     """
-    style = f"<style>{STYLE}</style>" if with_style else ""
+    widths = {"broad": WIDTH, "phone": PHONE}
+    return "".join(_drawn(found, name, width, kind=kind, is_titled=is_titled) for kind, width in widths.items())
+
+
+def _drawn(
+    found: CurveComparison, name: str, width: int = WIDTH, *, kind: str = "", style: str = "", y: int = 0,
+    is_titled: bool = True,
+) -> str:  # fmt: skip
     title = escape(wording.clean(found.sentence, 300))
-    heading = _heading(found) if is_titled else []
+    heading = _heading(found, width) if is_titled else []
     below = _LINE * (len(heading) - 1)
-    height = HEIGHT + below
+    height = HEIGHT + below + (2 * _LINE if width < WIDTH else 0)  # a legend of up to three lines
     at = f' y="{y}"' if y else ""
     told = "".join(f'<text x="{_LEFT}" y="{18 + _LINE * i}">{escape(line)}</text>' for i, line in enumerate(heading))
     return (
-        f'<svg class="curves" xmlns="http://www.w3.org/2000/svg"{at} viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" '
-        f'height="{height}" role="img">{style}<title>{title}</title>'
-        f'<rect class="bg" width="{WIDTH}" height="{height}"/>{told}'
-        f'<g transform="translate(0 {below})">{"".join(_parts(found, name))}</g></svg>'
+        f'<svg class="{f"curves {kind}".strip()}" xmlns="http://www.w3.org/2000/svg"{at} '
+        f'viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img">{style}<title>{title}</title>'
+        f'<rect class="bg" width="{width}" height="{height}"/>{told}'
+        f'<g transform="translate(0 {below})">{"".join(_parts(found, name, width))}</g></svg>'
     )
 
 
-def _heading(found: CurveComparison) -> list[str]:
-    return wrap(wording.clean(found.sentence, 300), _TITLE_ROOM) or [""]
+def _heading(found: CurveComparison, width: int) -> list[str]:
+    return wrap(wording.clean(found.sentence, 300), int((width - _LEFT) / _LETTER)) or [""]
 
 
-def _parts(found: CurveComparison, name: str) -> Iterator[str]:
+@dataclass(frozen=True, slots=True)
+class _Across:
+    """Where steps lie from left to right."""
+
+    steps: Sequence[int]
+    right: int  # of the last step
+
+    def x(self, step: int) -> float:
+        wide = max(self.steps[-1] - self.steps[0], 1)
+        return round(_LEFT + (self.right - _LEFT) * (step - self.steps[0]) / wide, 1)
+
+
+def _parts(found: CurveComparison, name: str, width: int) -> Iterator[str]:
     track = found.track
     if not track.steps:
         yield f'<text class="mute" x="{_LEFT}" y="{_TOP + 20}">nothing to draw</text>'
         return
+    across = _Across(track.steps, width - _RIGHT)
     top, below = _TOP, _TOP + _UPPER + _GAP
     upper = _span([*track.baseline, *track.candidate])
-    yield from _frame(top, _UPPER, upper, escape(name))
-    yield f'<path class="base" d="{_path(track.steps, track.baseline, upper, top, _UPPER)}"/>'
-    yield f'<path class="cand" d="{_path(track.steps, track.candidate, upper, top, _UPPER)}"/>'
+    yield from _frame(top, _UPPER, upper, escape(name), across.right)
+    yield f'<path class="base" d="{_path(across, track.baseline, upper, top, _UPPER)}"/>'
+    yield f'<path class="cand" d="{_path(across, track.candidate, upper, top, _UPPER)}"/>'
     floor = [value or 0.0 for value in track.floor]
     shown = [min(f, 3 * _largest(track.difference) + 1e-12) for f in floor]  # a huge floor must not flatten the line
     lower = _span([*track.difference, *shown, *(-f for f in shown)])
     if not _largest(track.difference):
         yield from _no_difference(below)
     else:
-        yield from _frame(below, _LOWER, lower, "difference")
-    yield f'<path class="band" d="{_band(track.steps, shown, lower, below)}"/>'
+        yield from _frame(below, _LOWER, lower, "difference", across.right)
+    yield f'<path class="band" d="{_band(across, shown, lower, below)}"/>'
     zero = _y(0.0, lower, below, _LOWER)
-    yield f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{zero}" y2="{zero}"/>'
-    yield f'<path class="cand" d="{_path(track.steps, track.difference, lower, below, _LOWER)}"/>'
-    yield from _marks(found, below)
+    yield f'<line class="grid" x1="{_LEFT}" x2="{across.right}" y1="{zero}" y2="{zero}"/>'
+    yield f'<path class="cand" d="{_path(across, track.difference, lower, below, _LOWER)}"/>'
+    yield from _marks(found, across, below)
     foot = below + _LOWER + 16
     yield f'<text class="mute" x="{_LEFT}" y="{foot}">step {track.steps[0]:,}</text>'
-    yield f'<text class="mute end" x="{WIDTH - _RIGHT}" y="{foot}">step {track.steps[-1]:,}</text>'
-    yield from _legend(found, foot + 22)
+    yield f'<text class="mute end" x="{across.right}" y="{foot}">step {track.steps[-1]:,}</text>'
+    yield from _legend(found, foot + 22, width)
 
 
-def _legend(found: CurveComparison, y: int) -> Iterator[str]:
+def _legend(found: CurveComparison, y: int, width: int) -> Iterator[str]:
     """A sample of each line, and the file that it is of."""
     mine, other = (_named(role, name) for role, name in zip(("baseline", "candidate"), _sources(found), strict=True))
     x = _LEFT
     for kind, words in (("base", mine), ("cand", other), ("band", "noise stays within")):
         wide = 46 + round(6.6 * len(words))
-        x, y = (_LEFT, y + _LINE) if x > _LEFT and x + wide > WIDTH else (x, y)
+        x, y = (_LEFT, y + _LINE) if x > _LEFT and x + wide > width else (x, y)
         sample = f"M{x} {y - 9}h22v10h-22z" if kind == "band" else f"M{x} {y - 4}h22"
         yield f'<path class="{kind}" d="{sample}"/><text class="mute" x="{x + 28}" y="{y}">{escape(words)}</text>'
         x += wide
@@ -141,21 +162,20 @@ def _named(role: str, source: str) -> str:
     return f"{role} {name}" if name else role
 
 
-def _marks(found: CurveComparison, below: int) -> Iterator[str]:
+def _marks(found: CurveComparison, across: _Across, below: int) -> Iterator[str]:
     if found.departure is None:
         return
-    steps = found.track.steps
-    x = _x(min(max(found.departure.step, steps[0]), steps[-1]), steps)
+    x = across.x(min(max(found.departure.step, across.steps[0]), across.steps[-1]))
     yield f'<line class="mark" x1="{x}" x2="{x}" y1="{_TOP}" y2="{below + _LOWER}"/>'
-    anchor = "end" if x > WIDTH / 2 else "start"
+    anchor = "end" if x > (_LEFT + across.right) / 2 else "start"
     yield f'<text class="bad" text-anchor="{anchor}" x="{x}" y="{_TOP - 4}">step {found.departure.step:,}</text>'
 
 
-def _frame(top: int, height: int, span: tuple[float, float], name: str) -> Iterator[str]:
+def _frame(top: int, height: int, span: tuple[float, float], name: str, right: int) -> Iterator[str]:
     middle, half = top + height // 2, sum(span) / 2
     half = half if abs(half) > 1e-9 * (span[1] - span[0]) else 0.0
     for value, y in ((span[1], top), (half, middle), (span[0], top + height)):
-        yield f'<line class="grid" x1="{_LEFT}" x2="{WIDTH - _RIGHT}" y1="{y}" y2="{y}"/>'
+        yield f'<line class="grid" x1="{_LEFT}" x2="{right}" y1="{y}" y2="{y}"/>'
         yield f'<text class="mute end" x="{_LEFT - 6}" y="{y + 4}">{value:.3g}</text>'
     yield f'<text class="mid" x="14" y="{middle}" transform="rotate(-90 14 {middle})">{name}</text>'
 
@@ -170,29 +190,22 @@ def _span(values: Sequence[float | None]) -> tuple[float, float]:
     return (low, high) if high > low else (low - 0.5, high + 0.5)
 
 
-def _x(step: int, steps: Sequence[int]) -> float:
-    wide = max(steps[-1] - steps[0], 1)
-    return round(_LEFT + (WIDTH - _LEFT - _RIGHT) * (step - steps[0]) / wide, 1)
-
-
 def _y(value: float, span: tuple[float, float], top: int, height: int) -> float:
     return round(top + height * (span[1] - value) / (span[1] - span[0]), 1)
 
 
-def _path(
-    steps: Sequence[int], values: Sequence[float | None], span: tuple[float, float], top: int, height: int
-) -> str:
+def _path(across: _Across, values: Sequence[float | None], span: tuple[float, float], top: int, height: int) -> str:
     pen, out = "M", list[str]()
-    for step, value in zip(steps, values, strict=True):
+    for step, value in zip(across.steps, values, strict=True):
         if value is None or not math.isfinite(value):
             pen = "M"
             continue
-        out.append(f"{pen}{_x(step, steps)} {_y(value, span, top, height)}")
+        out.append(f"{pen}{across.x(step)} {_y(value, span, top, height)}")
         pen = "L"
     return "".join(out)
 
 
-def _band(steps: Sequence[int], floor: Sequence[float], span: tuple[float, float], top: int) -> str:
-    over = [f"{_x(s, steps)} {_y(f, span, top, _LOWER)}" for s, f in zip(steps, floor, strict=True)]
-    under = [f"{_x(s, steps)} {_y(-f, span, top, _LOWER)}" for s, f in zip(steps, floor, strict=True)]
+def _band(across: _Across, floor: Sequence[float], span: tuple[float, float], top: int) -> str:
+    over = [f"{across.x(s)} {_y(f, span, top, _LOWER)}" for s, f in zip(across.steps, floor, strict=True)]
+    under = [f"{across.x(s)} {_y(-f, span, top, _LOWER)}" for s, f in zip(across.steps, floor, strict=True)]
     return "M" + "L".join([*over, *reversed(under)]) + "Z"

@@ -33,6 +33,10 @@ from hypocenter.report.cure import render
 EXIT_CODES = {"cured": 0, "no-cure": 1, "cannot-tell": 5}
 _NEEDS_FRAMEWORK = "that needs torch, or MindSpore, and this Python has neither"
 POLL_S = 0.5  # between two looks for the evidence
+_NO_FORMAT_MENDS = {
+    "spike": "the step jumped and stayed finite, which no other format mends",
+    "crash": "the step was ended by an error, which no other format mends",
+}
 
 
 @click.command("cure")
@@ -49,15 +53,17 @@ def command(run: Path, again: bool, rerun: bool, format_name: str) -> int:
     again up to that step. Exit code: 0 cured, 1 no cure, 4 nothing to read, 5 cannot tell.
     """
     recording, piece = _opened(run)
-    why: tuple[str, ...] = ()
-    wants_rerun = rerun and cure.needs_search(piece) and recording is not None and bool(recording.run.command)
+    hopeless = _NO_FORMAT_MENDS.get(piece.evidence.trigger) if piece else None
+    why: tuple[str, ...] = (hopeless,) if hopeless else ()
+    could_tell = not hopeless and cure.needs_search(piece)
+    wants_rerun = rerun and could_tell and recording is not None and bool(recording.run.command)
     if again or (wants_rerun and has_framework()):
         if recording is None:
             raise BundleError(
                 "this bundle is not in a recording", where=str(run), why="what was run is not known", fix="give RUN"
             )
         piece, why = _searched_again(recording, piece)
-    elif cure.needs_search(piece):
+    elif could_tell:
         why = ("the program was not run again" if not rerun else "the recording does not say what was run",)
         why = (f"the program was not run again: {_NEEDS_FRAMEWORK}",) if wants_rerun else why
     name = recording.run.name if recording is not None else run.resolve().name

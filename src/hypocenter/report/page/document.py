@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from functools import cache
 from importlib import resources
@@ -12,7 +13,7 @@ from itertools import groupby
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from hypocenter.report import wording
 
@@ -33,8 +34,13 @@ def shell(package: str, name: str) -> jinja2.Template:
     tests: dict[str, Any] = environment.tests
     tests["bad_chip"] = wording.is_bad_chip
     filters: dict[str, Any] = environment.filters
-    filters["groupby_run"], filters["rjust"] = _runs, str.rjust
+    filters["groupby_run"], filters["rjust"], filters["breakable"] = _runs, str.rjust, _breakable
     return environment.from_string(file_text(package, name))
+
+
+def _breakable(name: str) -> Markup:
+    """A name that a narrow column breaks where its parts end: behind a dot or a slash."""
+    return Markup(re.sub(r"([./]+)", r"\1<wbr>", str(escape(name))))
 
 
 def _runs(items: Sequence[Any], name: str) -> list[list[Any]]:
