@@ -192,7 +192,7 @@ class Audit(Observer[ContextT]):
         self._before.clear()
         if self._audits.is_due(update.step + 1):
             framework = self.context.framework
-            with self._audits.spending():
+            with self._audits.spending(calls_program=False):
                 pairs = [(id(p), framework.sample(grad, ELEMENTS)) for p, grad in update.gradients]
                 self._before = {key: framework.copied(found) for key, found in pairs if found is not None}
 

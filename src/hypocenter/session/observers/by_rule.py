@@ -115,7 +115,7 @@ class ByRule(Observer):
         self._optimizer, self._before = None, ()
         if not self._audits.is_due(step):
             return
-        with self._audits.spending():
+        with self._audits.spending(calls_program=False):
             self._n_looked += 1
             taken = list(self._taken(optimizer))
             flat = iter(copies([each for before in taken for each in before.tensors.values()]))
@@ -126,7 +126,7 @@ class ByRule(Observer):
         """It has been applied: weights, gradients and state are there."""
         before, self._before = self._before, ()
         if self._optimizer is optimizer and before and not _has_skipped(optimizer):
-            with self._audits.spending(), np.errstate(all="ignore"):
+            with self._audits.spending(calls_program=False), np.errstate(all="ignore"):
                 cases = self._cases(optimizer, before)
                 known = [case for case in cases if case.before.options is not None]
                 n, n_obeyed = self._judge(optimizer, known) if known else (0, 0)
@@ -281,13 +281,13 @@ def _is_dense(parameter: Tensor, gradient: Tensor | None) -> bool:
 
 def _tensors(optimizer: Optimizer, parameter: Tensor, size: int, start: int) -> dict[str, Any] | None:
     """Samples of a parameter and of all that belongs to it, not copied; None where one cannot be had."""
-    found: dict[str, Any] = {VALUE: sample(parameter.detach(), size, start)}
+    found: dict[str, Any] = {VALUE: sample(parameter, size, start)}
     if parameter.grad is not None and parameter.grad.layout is torch.strided:
         found["grad"] = sample(parameter.grad, size, start)
     state: Any = optimizer.state.get(parameter)
     for name, value in (state or {}).items():
         if name == STEP and isinstance(value, Tensor) and value.numel() == 1:
-            found[STEP] = value.detach().reshape(1)
+            found[STEP] = (value.detach() if value.requires_grad else value).reshape(1)
         elif isinstance(value, Tensor) and value.shape == parameter.shape:
             found[str(name)] = sample(value, size, start)
         elif isinstance(value, (int, float)):
