@@ -53,7 +53,7 @@ def measure(name: str, level: str, n_pairs: int, n_warm_up: int = N_WARM_UP) -> 
             with hypocenter.watch(model, optimizer, level=level, audit="never", out=f"{folder}/{number}"):
                 more.append(_block(step, n_warm_up) - plain[-1])
             with hypocenter.watch(model, optimizer, level=level, audit="every=1", out=f"{folder}/audited-{number}"):
-                audited.append(_block(step) / plain[-1])
+                audited.append(_block(step, n_warm_up) / plain[-1])
     return Cost(
         n_parameters=len(list(model.parameters())), n_calls=len(list(model.modules())),
         plain_ms=1000 * statistics.median(plain), more_ms=1000 * statistics.median(more),

@@ -1,4 +1,8 @@
-"""Models of 6 to 3,000 parameters, each of few numbers, and a batch for each: what is dear is the number of tensors."""
+"""Models of 6 to 3,000 parameters, and a batch for each.
+
+Four are of few numbers: what is dear is the number of tensors. Two are as large as what people train on a CPU: a ResNet
+for images of 32 by 32, and a GPT of 5 million parameters.
+"""
 
 from __future__ import annotations
 
@@ -62,12 +66,22 @@ def _gpt() -> tuple[nn.Module, Tensor]:
     return nn.Sequential(*(_Layer(16) for _ in range(84))), torch.randn(N_ROWS, 8, 16)
 
 
+def _images() -> tuple[nn.Module, Tensor]:
+    blocks = [_Residual(16) for _ in range(26)]
+    pooled = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
+    return nn.Sequential(nn.Conv2d(3, 16, 3), *blocks, pooled), torch.randn(16, 3, 32, 32)
+
+
+def _text() -> tuple[nn.Module, Tensor]:
+    return nn.Sequential(*(_Layer(256) for _ in range(6))), torch.randn(8, 64, 256)
+
+
 def _many() -> tuple[nn.Module, Tensor]:
     return _Scales(3000), torch.randn(N_ROWS, 8)
 
 
 MODELS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
-    "mlp": _mlp, "resnet": _resnet, "gpt": _gpt, "many": _many,
+    "mlp": _mlp, "resnet": _resnet, "gpt": _gpt, "many": _many, "images": _images, "text": _text,
 }  # fmt: skip
 
 

@@ -49,3 +49,11 @@ def test_a_cause_without_a_page_of_its_own_names_the_rules_that_have_one() -> No
 
     assert said.code == 2
     assert "explain the code of the finding, one of HC2" in said.err
+
+
+def test_a_code_that_is_gone_names_the_one_that_says_it_now() -> None:
+    said = run("explain", "hc302")
+
+    assert said.code == 0
+    assert said.out.startswith("HC302 is now HC301\n\nHC301 (rule): ")
+    assert json.loads(run("explain", "HC302", "--json").out)["name"] == "HC301"

@@ -210,11 +210,11 @@ def test_hc205_a_value_grows_towards_the_end_of_its_format(tmp_path):
     assert "HC205" not in train(tmp_path / "stays", tiny, **growing(1.0), **how)
 
 
-def test_hc206_gradients_underflow_without_a_scale(tmp_path):
+def test_hc203_gradients_underflow_without_a_scale(tmp_path):
     how = {"dtype": ms.float16, "level": "modules", "n_steps": 6, "param_schedule": "every=1"}
 
-    assert "HC206" in train(tmp_path / "low", tiny, net=two_layers(), **how)
-    assert "HC206" not in train(tmp_path / "large", mean, net=two_layers(), **how)
+    assert "HC203" in train(tmp_path / "low", tiny, net=two_layers(), **how)
+    assert "HC203" not in train(tmp_path / "large", mean, net=two_layers(), **how)
 
 
 @pytest.mark.parametrize("fault", [True, False], ids=["jump", "twin"])

@@ -19,7 +19,7 @@ def said(ended: Ended) -> list[tuple[Any, ...]]:
 @pytest.mark.parametrize(
     ("fault", "n", "code", "rank", "step"),
     [
-        ("copy", 2, "HC302", None, 0),
+        ("copy", 2, "HC301", None, 0),
         ("other-start", 2, "HC301", None, 0),
         ("rate", 2, "HC306", None, 0),
         ("same-data", 2, "HC305", None, 0),

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import nn
 
+from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.python_state import TENSOR_BYTES
-from hypocenter.replay.torch_state import kept, why_not
+from hypocenter.replay.torch_state import kept
 
 n_global = 0
 seen_by_all = []
@@ -146,14 +147,19 @@ def test_a_long_log_is_cut_back():
 
 def test_what_cannot_be_put_back_is_told(tmp_path):
     model = nn.Linear(2, 2)
-    assert why_not([model]) == ""
+    with kept([model], must_be_all=True):
+        pass
 
     model.cache = torch.empty(TENSOR_BYTES + 1, dtype=torch.uint8)
-    assert "64 MiB" in why_not([model])
+    with pytest.raises(ReplayImpossible, match="64 MiB"), kept([model], must_be_all=True):
+        pass
 
     model.cache = None
     with (tmp_path / "log").open("w") as model.log:
-        assert "TextIOWrapper" in why_not([model])
+        with pytest.raises(ReplayImpossible, match="TextIOWrapper"), kept([model], must_be_all=True):
+            pass
+        with kept([model]):
+            pass
 
 
 def test_a_tensor_that_a_kernel_has_written_unseen_is_put_back_and_looks_untouched():

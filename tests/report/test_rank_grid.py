@@ -96,7 +96,7 @@ SAME_BATCHES = Finding(
     code="HC305", kind="data", severity="warning", title="the same batches", step=0, rank=0, cause="data-mismatch"
 )
 LOST = Finding(code="HC321", kind="environment", severity="error", title="lost", step=2, rank=1, cause="rank-lost")
-DRIFT = Finding(code="HC302", kind="desync", severity="error", title="drift", step=1, rank=3)
+DRIFT = Finding(code="HC301", kind="desync", severity="error", title="drift", step=1, rank=3)
 RAISED = Finding(code="HC501", kind="crash", severity="error", title="raised", step=2, rank=3, cause="program-error")
 NAN = replace(OVERFLOW, rank=2, step=1)
 

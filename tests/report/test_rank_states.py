@@ -51,7 +51,7 @@ def test_a_rank_whose_loss_is_diagnosed_is_lost_and_did_not_go_bad_by_that() -> 
 
 
 def test_another_error_marks_its_rank() -> None:
-    drift = Finding(code="HC302", kind="desync", severity="error", title="x", step=4, rank=1)
+    drift = Finding(code="HC301", kind="desync", severity="error", title="x", step=4, rank=1)
 
     states = rank_states(recording(), Diagnosis(findings=(drift,)))
 

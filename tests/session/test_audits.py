@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+
+import pytest
+
 from hypocenter.session.audits import FREE_S, SHARE, Audits
 
 
@@ -68,3 +73,20 @@ def test_nothing_is_audited_after_stop() -> None:
 
     assert not audits.is_due(1)
     assert not audits.is_due(2)
+
+
+@pytest.mark.parametrize("is_on", [True, False])
+def test_garbage_is_left_while_none_of_the_programs_code_runs(is_on: bool) -> None:
+    audits, seen = Audits("auto"), list[bool]()
+    (gc.enable if is_on else gc.disable)()
+    try:
+        for calls_program in (True, False):
+            with audits.spending(calls_program=calls_program):
+                seen.append(gc.isenabled())
+        with contextlib.suppress(KeyError), audits.spending(calls_program=False):
+            raise KeyError
+        seen.append(gc.isenabled())
+    finally:
+        gc.enable()
+
+    assert seen == [is_on, False, is_on]

@@ -62,15 +62,15 @@ def starved(window: Window) -> Starved | None:
     return Starved(worst=worst, share=share, n=len(hungry), n_of=len(counted), octaves=math.floor(octaves))
 
 
-def finding(window: Window, found: Starved, *, code: str, title: str, room: str) -> Finding:
-    """What HC203 and HC206 say of it.
+def finding(window: Window, found: Starved, *, title: str, room: str) -> Finding:
+    """What HC203 says of it.
 
     Args:
         title: of the finding.
         room: what the free octaves allow.
     """
     return Finding(
-        code=code,
+        code="HC203",
         kind="underflow",
         severity="warning",
         title=title,

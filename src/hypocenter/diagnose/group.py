@@ -9,7 +9,7 @@ from hypocenter.diagnose.fall import Fall
 from hypocenter.diagnose.judged_evidence import JudgedEvidence
 from hypocenter.nouns import Finding
 
-EACH_STEP = ("HC203", "HC206")  # gradients that underflow do so at every recorded step
+EACH_STEP = ("HC203",)  # gradients that underflow do so at every recorded step
 OF_THE_SCALE = ("HC201", "HC202")  # they gather what a falling loss scale has left elsewhere
 TOLD_WHOLE = ("HC214", "HC219")  # their titles are told with what they follow
 FORECAST = "HC205"  # an overflow that was seen coming

@@ -23,7 +23,7 @@ AT_MOST_BYTES = 16 << 20  # an evidence file has a few tens of kilobytes
 _CODES = {
     "nonfinite-grad": "HC101", "nonfinite-loss": "HC102", "nonfinite-param": "HC103", "nonfinite-activation": "HC104",
     "nonfinite-output": "HC104", "unused-loss": "HC102", "dead-grad": "HC105", "skipped-step": "HC106",
-    "grad-underflow": "HC206", "spike": "HC401", "crash": "HC324",
+    "grad-underflow": "HC203", "spike": "HC401", "crash": "HC324",
 }  # fmt: skip
 _KINDS = {
     "grad-underflow": "underflow",
@@ -114,7 +114,7 @@ def judged_piece(evidence: Evidence, *, rank: int, bundle: str | None = None) ->
     verdict = judge(evidence)
     place = _place(evidence, verdict)
     finding = Finding(
-        code=_code(evidence),
+        code=_CODES[evidence.trigger],
         kind="spike" if evidence.trigger == "spike" else _KINDS.get(verdict.cause, "nonfinite"),
         severity=_severity(evidence, verdict),
         title=verdict.title,
@@ -149,12 +149,6 @@ def _has_op(evidence: Evidence) -> bool:
     is_elsewhere = evidence.trigger == "spike" and evidence.origin is None
     is_elsewhere = is_elsewhere or evidence.trigger in ("grad-underflow", "crash")
     return not is_elsewhere and not is_of_dump and not is_mindspore
-
-
-def _code(evidence: Evidence) -> str:
-    if evidence.trigger == "grad-underflow" and evidence.loss_scale is not None:
-        return "HC203"
-    return _CODES[evidence.trigger]
 
 
 def _place(evidence: Evidence, verdict: Verdict) -> dict[str, Any]:

@@ -239,15 +239,16 @@ class Replayer:
         if why := self.why_not(microbatch):
             raise ReplayImpossible(why)
         modules = _modules_of(event for _, event in self._tape.slice(microbatch))
-        if must_leave_no_trace and (why := torch_state.why_not(modules)):
-            raise ReplayImpossible(why)
         chosen = None if rows is None else Rows(n=rows[0], kept=rows[1])
         while True:
             if must_leave_no_trace and self._accumulate and (why := self._why_heard(modules, parameters)):
                 raise ReplayImpossible(why)
             try:
                 with self.deadline.one("plain" if mode is None else type(mode).__name__):
-                    return self._run(microbatch, parameters, mode, context, around, chosen, seed_scale, float32_at)
+                    return self._run(
+                        microbatch, parameters, mode, context, around, chosen, seed_scale, float32_at,
+                        must_leave_no_trace=must_leave_no_trace,
+                    )  # fmt: skip
             except (RuntimeError, AttributeError, ValueError) as error:
                 if chosen is not None and not chosen.is_flat and not isinstance(error, AttributeError):
                     chosen = replace(chosen, is_flat=True)
@@ -284,6 +285,8 @@ class Replayer:
         rows: Rows | None,
         seed_scale: float,
         float32_at: tuple[str, int] | None,
+        *,
+        must_leave_no_trace: bool,
     ) -> Replayed:
         events = self._tape.slice(microbatch)
         modules = _modules_of(event for _, event in events)
@@ -296,7 +299,7 @@ class Replayer:
         rng = _rng_now(event for _, event in events)
         with contextlib.ExitStack() as stack:
             stack.callback(restore_rng, rng)
-            stack.enter_context(torch_state.kept(modules, self.on_leaving))
+            stack.enter_context(torch_state.kept(modules, self.on_leaving, must_be_all=must_leave_no_trace))
             stack.enter_context(self._paused())
             stack.enter_context(_modules_as_they_were(event for _, event in events))
             if self._whole is not None:
@@ -360,8 +363,6 @@ class Replayer:
         pairs = self._tape.slice(microbatch)
         events = [event for _, event in pairs]
         modules = _modules_of(events)
-        if why := torch_state.why_not(modules):
-            raise ReplayImpossible(why)
         if not self.is_alone or any(alone.is_gathered(event.function) for event in events):
             raise ReplayImpossible("its parameters do not lie here as they are used")
         trained = [p for p in parameters if p.requires_grad]
@@ -376,7 +377,7 @@ class Replayer:
             return per_sample.total([slots[slot] for slot in microbatch.roots if slot is not None], microbatch.seeds)
 
         with (
-            self._in_place(events, is_changed=True),
+            self._in_place(events, is_changed=True, must_be_all=True),
             self.deadline.one("each sample"),
             numerics_entered(microbatch.numerics),
         ):
@@ -435,13 +436,12 @@ class Replayer:
             ReplayImpossible: with the reason.
         """
         events = self._tape.slice(microbatch)
-        why = self.why_not(microbatch) or torch_state.why_not(_modules_of(event for _, event in events))
-        if why:
+        if why := self.why_not(microbatch):
             raise ReplayImpossible(why)
         modules, slots = _modules_of(event for _, event in events), dict[int, torch.Tensor]()
         buffers = OwnBuffers((p for module in modules for p in module.parameters()), for_all=False)
         own_events = [event for _, event in events]
-        with self.deadline.one("forward"), self._in_place(own_events, is_changed=True) as put_back:
+        with self.deadline.one("forward"), self._in_place(own_events, is_changed=True, must_be_all=True) as put_back:
             held = [owner._buffers[key] for _, event in events for owner, key, _ in event.buffers]
             own = OwnWrites([*put_back, *(each for each in held if each is not None)])
             with buffers.in_place(), own, around:
@@ -462,6 +462,7 @@ class Replayer:
         context: OpContext | None = None,
         *,
         is_changed: bool = False,
+        must_be_all: bool = False,
     ) -> Generator[list[torch.Tensor], None, None]:
         """Around events that are done again on this rank alone; afterwards all is as it was.
 
@@ -470,13 +471,16 @@ class Replayer:
             mode: entered around all of it.
             context: told of the source line of each operation.
             is_changed: they are given other inputs than in the run.
+            must_be_all: not where a module holds what cannot be put back: ReplayImpossible.
 
         Gives tensors, kept by modules beside buffers, whose values are put back.
         """
         rng = _rng_now(events)
         with contextlib.ExitStack() as stack:
             stack.callback(restore_rng, rng)
-            put_back = stack.enter_context(torch_state.kept(_modules_of(events), self.on_leaving))
+            put_back = stack.enter_context(
+                torch_state.kept(_modules_of(events), self.on_leaving, must_be_all=must_be_all)
+            )
             stack.enter_context(self._paused())
             stack.enter_context(_modules_as_they_were(iter(events)))
             stack.enter_context(alone.without_wrappers_hooks(event.function for event in events))

@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.tap.source import is_library
 
 DEPTH = 4  # levels below a module or a hook
@@ -69,6 +70,8 @@ def kept(
     parts: Iterable[Any],
     functions: Iterable[Any] = (),
     on_leaving: Callable[[], None] = lambda: None,
+    *,
+    must_be_all: bool = False,
 ) -> Generator[list[Any], None, None]:
     """Inside this block these may be called; after it what they keep in Python is as it was.
 
@@ -78,9 +81,15 @@ def kept(
         parts: modules, with all that are inside them.
         functions: of the user's.
         on_leaving: called when the block is over and nothing is put back yet.
+        must_be_all: not where something is met that cannot be put back.
+
+    Raises:
+        ReplayImpossible: something is.
     """
     state = _State(kind)
     state.take(parts, functions)
+    if must_be_all and state.lasting:
+        raise ReplayImpossible(state.lasting)
     try:
         with _silent():
             yield state.tensors()
@@ -132,14 +141,20 @@ class _State:
         attributes, name = vars(module), self._kind.forward
         self._take_dict(attributes, DEPTH, left_out=self._kind.own)
         for kind in type(module).__mro__:
-            self._take_globals(forward := kind.__dict__.get(name))
-            if isinstance(forward, FunctionType):
-                for name in forward.__code__.co_names:
-                    self._look_for_lasting(forward.__globals__.get(name))
+            if id(kind) not in self._seen:  # a model has many modules of few kinds
+                self._seen[id(kind)] = kind
+                self._take_code(kind.__dict__.get(name))
         self._take_function(attributes.get(name), DEPTH)
         for name in self._kind.hooks:
             for hook in (attributes.get(name) or {}).values():
                 self._take(hook, DEPTH)
+
+    def _take_code(self, forward: Any) -> None:
+        """The globals of a kind of modules."""
+        self._take_globals(forward)
+        if isinstance(forward, FunctionType):
+            for name in forward.__code__.co_names:
+                self._look_for_lasting(forward.__globals__.get(name))
 
     def _take(self, value: Any, depth: int) -> None:
         """Whatever it is; what cannot change, or is nobody's but a library's, is passed by."""

@@ -13,7 +13,7 @@ from hypocenter.replay.python_state import CONSTANTS, Kind, Undo
 
 
 def kept(
-    modules: Iterable[torch.nn.Module], on_leaving: Callable[[], None] = lambda: None
+    modules: Iterable[torch.nn.Module], on_leaving: Callable[[], None] = lambda: None, *, must_be_all: bool = False
 ) -> contextlib.AbstractContextManager[list[torch.Tensor]]:
     """Inside this block these modules may be called; after it what they keep in Python is as it was.
 
@@ -21,13 +21,9 @@ def kept(
 
     Args:
         on_leaving: called when the block is over and nothing is put back yet.
+        must_be_all: not where something is met that cannot be put back: ReplayImpossible.
     """
-    return python_state.kept(_TORCH, _parts(modules), on_leaving=on_leaving)
-
-
-def why_not(modules: Iterable[torch.nn.Module]) -> str:
-    """What these modules hold that cannot be put back, in words, or ''."""
-    return python_state.why_not(_TORCH, _parts(modules))
+    return python_state.kept(_TORCH, _parts(modules), on_leaving=on_leaving, must_be_all=must_be_all)
 
 
 def _parts(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import time
 from collections.abc import Callable
 
@@ -52,9 +53,15 @@ class Audits:
         self._is_auto, self._is_scheduled = False, schedule.parse("never")
         self._decided.clear()
 
-    def spending(self) -> _Spending:
-        """Around what an audit costs."""
-        return _Spending(self)
+    def spending(self, *, calls_program: bool = True) -> _Spending:
+        """Around what an audit costs.
+
+        Args:
+            calls_program: its code runs in there, and may leave cycles with large tensors in them. If not, Python does
+                not look for any meanwhile: of a model of a thousand parameters thousands of samples are taken, and to
+                look through all objects of a process takes a tenth of a second each time.
+        """
+        return _Spending(self, calls_program=calls_program)
 
     def spent(self, began: float) -> None:
         """An audit, or a part of one, that began at this time is over."""
@@ -70,13 +77,18 @@ class Audits:
 class _Spending:
     """A context of every step, so it is no generator: those cost three times as much."""
 
-    __slots__ = ("_audits", "_began")
+    __slots__ = ("_audits", "_began", "_calls_program", "_collects")
 
-    def __init__(self, audits: Audits) -> None:
-        self._audits = audits
+    def __init__(self, audits: Audits, *, calls_program: bool) -> None:
+        self._audits, self._calls_program = audits, calls_program
 
     def __enter__(self) -> None:
         self._began = self._audits.now()
+        self._collects = not self._calls_program and gc.isenabled()
+        if self._collects:
+            gc.disable()
 
     def __exit__(self, *_: object) -> None:
+        if self._collects:
+            gc.enable()
         self._audits.spent(self._began)

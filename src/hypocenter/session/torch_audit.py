@@ -24,6 +24,7 @@ from hypocenter.session.observer import Context, Update
 from hypocenter.session.observers import audit
 from hypocenter.session.observers.audit import ELEMENTS, KEPT_AT_MOST, Balance, Entry, tolerance_of
 from hypocenter.session.observers.calibration import must_repeat
+from hypocenter.session.observers.grid import name_of
 from hypocenter.session.observers.sampled import sample
 from hypocenter.session.observers.ways import Ways
 from hypocenter.session.unwritten import unwritten_row
@@ -87,7 +88,7 @@ class Audit(audit.Audit[Context]):
 
         def keep(index: int, values: Tensor) -> None:
             if len(samples[index]) <= KEPT_AT_MOST and (part := sample(values, ELEMENTS)) is not None:
-                samples[index].append(part.clone())
+                samples[index].append(part.clone() if len(update.microbatches) > 1 else part)
 
         self._is_rough = False
         sums = self._replayed(update, named, keep, follows=self._ways.are_followed)
@@ -148,7 +149,9 @@ class Audit(audit.Audit[Context]):
         *,
         follows: bool = False,
     ) -> list[Tensor | None]:
-        """What the micro-batches give for each of these parameters, added up in float64; None of what gets nothing.
+        """What the micro-batches give for each of these parameters; None of what gets nothing.
+
+        Several are added up in float64, one is as it is.
 
         Args:
             each: told of the gradient of one micro-batch: number of the parameter, values.
@@ -174,8 +177,11 @@ class Audit(audit.Audit[Context]):
                 values = None if grad is None else local(grad)
                 if values is None:
                     continue
-                known = sums[index]
-                sums[index] = _copied(values) if known is None else known.add_(in_float64(values))
+                if len(update.microbatches) == 1:
+                    sums[index] = values
+                else:
+                    known = sums[index]
+                    sums[index] = _copied(values) if known is None else known.add_(in_float64(values))
                 each(index, values)
         return sums
 
@@ -268,7 +274,10 @@ class Audit(audit.Audit[Context]):
         used = {id(p): local(grad) for p, grad in update.gradients}
         scaled = update.scaled
         scale = (scaled.state.scale or 1.0) if scaled is not None and scaled.is_unscaled else 1.0
-        pairs = [(p, law.MADE, None if total is None else total / scale) for p, total in zip(named, sums, strict=True)]
+        pairs = [
+            (p, law.MADE, None if total is None else in_float64(total) / scale)
+            for p, total in zip(named, sums, strict=True)
+        ]
         own = {id(p) for p in update.parameters}
         for p, total in zip(named, sums, strict=True):
             nothing = torch.zeros_like(total) if total is not None and id(p) in own else None
@@ -317,10 +326,10 @@ def _entries(pairs: Sequence[tuple[Tensor | None, Tensor | None]], least: float)
     for index, (used, made) in enumerate(pairs):
         if made is None or (used is not None and used.shape != made.shape):
             continue
-        made = made.reshape(-1)
+        made = in_float64(made).reshape(-1)
         given = torch.zeros_like(made) if used is None else in_float64(used).reshape(-1)
         numbers += torch.dot(given, given), torch.dot(made, made), torch.dot(given, made)
-        tolerance = tolerance_of("" if used is None else str(used.dtype).removeprefix("torch."))
+        tolerance = tolerance_of("" if used is None else name_of(used.dtype))
         where.append((index, max(tolerance, least)))
     found = iter(_to_host(numbers))
     return {

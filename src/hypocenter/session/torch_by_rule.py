@@ -33,14 +33,16 @@ class ByRule(by_rule.ByRule[Context]):
 
     def before_rule(self, optimizer: Optimizer, step: int) -> None:
         """Gradients are final."""
-        self.take(optimizer, step)
+        with torch.no_grad():
+            self.take(optimizer, step)
 
     def after_rule(self, optimizer: Optimizer) -> None:
         """Unless a fused optimizer has left the update out by itself."""
         found = getattr(optimizer, "found_inf", None)
         if isinstance(found, Tensor) and bool(found.item()):
             self._before = ()
-        self.compare(optimizer)
+        with torch.no_grad():
+            self.compare(optimizer)
 
     def groups(self, optimizer: Optimizer) -> Iterator[tuple[Group, Sequence[Tensor]]]:
         """Rules are known of torch's own classes: others may do anything."""
@@ -60,13 +62,13 @@ class ByRule(by_rule.ByRule[Context]):
 
     def held(self, optimizer: Optimizer, parameter: Tensor, size: int, start: int) -> Held | None:
         """Views where that is possible."""
-        found: dict[str, Any] = {VALUE: sample(parameter.detach(), size, start)}
+        found: dict[str, Any] = {VALUE: sample(parameter, size, start)}
         if parameter.grad is not None and parameter.grad.layout is torch.strided:
             found["grad"] = sample(parameter.grad, size, start)
         state: Any = optimizer.state.get(parameter)
         for name, value in (state or {}).items():
             if name == STEP and isinstance(value, Tensor) and value.numel() == 1:
-                found[STEP] = value.detach().reshape(1)
+                found[STEP] = value.reshape(1)
             elif isinstance(value, Tensor) and value.shape == parameter.shape:
                 found[str(name)] = sample(value, size, start)
             elif isinstance(value, (int, float)):

@@ -66,8 +66,7 @@ class TorchFramework:
 
     def sample(self, tensor: Tensor, size: int = SAMPLE) -> Tensor | None:
         """A view where possible."""
-        found = sample(tensor, size)
-        return found if found is None else found.detach()
+        return sample(tensor, size)
 
     def peek(self, parameters: Sequence[Tensor]) -> Peek | None:
         """Of a CPU."""

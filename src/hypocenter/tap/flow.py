@@ -116,17 +116,18 @@ class Flow(TorchFunctionMode):
             if func is torch.autograd.grad:
                 node.gives_gradients, node.line = True, self._context.line(sys._getframe(1))
             made = args[:1] if name == "__setitem__" or out is None else out
-            for _, tensor in tensors(made):
+            for tensor in (made,) if isinstance(made, Tensor) else [each for _, each in tensors(made)]:
                 if tensor.is_floating_point() and id(tensor) not in self._numbers:
                     setattr(tensor, _NODE, node)
         return out
 
     def _given(self, args: Any, kwargs: Any) -> list[tuple[Source, Tensor]]:
         found: list[tuple[Source, Tensor]] = []
-        for value in (*args, *kwargs.values()):
+        for value in (*args, *kwargs.values()) if kwargs else args:
             if isinstance(value, (Tensor, list, tuple)):
-                for _, tensor in tensors(value):
-                    source = self._numbers.get(id(tensor), getattr(tensor, _NODE, None))
+                for tensor in (value,) if isinstance(value, Tensor) else [each for _, each in tensors(value)]:
+                    number = self._numbers.get(id(tensor))
+                    source = getattr(tensor, _NODE, None) if number is None else number
                     if source is not None:
                         found.append((source, tensor))
         return found

@@ -8,6 +8,7 @@ from dataclasses import asdict
 import click
 
 from hypocenter.cli.answer_format import format_option, print_answer
+from hypocenter.detect.retired import RETIRED
 from hypocenter.errors import UnknownNameError
 from hypocenter.manual import Manual
 from hypocenter.nouns import CAUSES
@@ -29,6 +30,8 @@ def command(name: str, format_name: str) -> None:
         found = {"schema": "hypocenter.manual/1", "status": "found", "kind": kind, "name": title, **asdict(page)}
         print_answer("explain", found, format_name)
         return
+    if name.upper() in RETIRED:
+        write(sys.stdout, f"{name.upper()} is now {title}\n\n")
     write(sys.stdout, manuals.render(kind, title, page, screen_of(sys.stdout)))
 
 
@@ -39,12 +42,13 @@ def _beginning_with(typed: str) -> list[str]:
 
 
 def find(name: str) -> tuple[str, str, Manual]:
-    """The kind (`rule`, `cause`, ...), the right spelling, and the page.
+    """The kind (`rule`, `cause`, ...), the right spelling, and the page; of a code that is gone those of its successor.
 
     Raises:
         UnknownNameError: nobody knows the name; tells the nearest.
     """
     shelves = {kind: pages() for kind, pages in manuals.PAGES.items()}
+    name = RETIRED.get(name.upper(), name)
     for kind, pages in shelves.items():
         for title, page in pages.items():
             if title.lower() == name.lower():

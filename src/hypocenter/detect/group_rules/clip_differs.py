@@ -8,7 +8,7 @@ How it is decided
     Either the gradients that the optimizer sees on two ranks are parallel (their sketches are multiples of each
     other, with the same factor for all parameters) although their parameters are replicas; or the coefficients
     themselves, measured as the ratio of gradient norms before and after clipping, differ by more than 1 % within a
-    data-, tensor- or context-parallel group. Not told where the gradients differ in direction too (HC302), nor over
+    data-, tensor- or context-parallel group. Not told where the gradients differ in direction too (HC301), nor over
     pipeline stages, which some programs clip one by one.
 
 What to do

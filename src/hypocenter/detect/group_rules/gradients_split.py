@@ -8,8 +8,7 @@ What it means
 How it is decided
     At every step, from the norms that each rank records anyway: no wrapper, no mesh and no placement has to be known.
     Ranks whose norms of a parameter were equal, bit for bit, at each of the first steps that had a gradient, share it.
-    It fires when such norms differ by more than rounding. What only looks at some steps (HC301, HC302, HC303) is dated
-    by it.
+    It fires when such norms differ by more than rounding. What only looks at some steps (HC301, HC303) is dated by it.
 
 What to do
     Look at what runs between backward and the update on the odd rank: the all-reduce and its group, `no_sync`, a hook,

@@ -1,18 +1,22 @@
-"""Replicas are no longer equal.
+"""Replicas are no longer equal, or are about to part: each has a gradient of its own.
 
 What it means
     A parameter that several ranks hold copies of (over data parallelism, or a norm over tensor parallelism) does
-    not have the same bits on all of them. Each rank now trains a model of its own; checkpoints hold one of them.
+    not have the same bits on all of them. Each rank now trains a model of its own; checkpoints hold one of them. Mostly
+    gradients are not added up over the ranks: each rank learns from its share of the data (or of the sequence) only.
 
 How it is decided
     64-bit digests of the parameters, and of their gradients as the optimizer sees them, are compared on the steps
     of `--replicas`, over the ranks that the placement of the parameter says are to be equal. The first step, the
-    first parameter and the ranks are told. If gradients agree and only one parameter differs, or one gradient in a
+    first parameter and the ranks are told. Gradients that differ by more than rounding, in more than one element, in
+    more than one step or parameter, and not by one factor (that is HC303), are not reduced: proven where they have the
+    bits that they had before any reduction. If gradients agree and only one parameter differs, or one gradient in a
     single element, once, a bit has flipped after the reduction or one rank alone has written: `hardware-fault` is
     possible. If they differ from the first recorded step on they were initialised or loaded differently. With two
     ranks nothing here tells which of them is wrong. Differences of gradients that are no larger than rounding, and
-    replicas that somebody averages between updates (then their gradients differ), are a note. What HC302, HC303, HC304
-    or HC306 explains is told there.
+    replicas that somebody averages between updates, as in local SGD (then their gradients differ), are a note, and so
+    it is over tensor parallelism where nothing but their equal start says that they are replicas. What HC303, HC304 or
+    HC306 explains is told there.
 
     Where nothing tells the groups: copies are what began equal, moved, and was equal again. Where each rank has made a
     gradient of its own, all use one and the same, and the values differ from the start, either they were to begin
@@ -20,13 +24,17 @@ How it is decided
     and gradients of copies are added up by hand, all norms of the model must stay equal too (sequence parallelism).
 
 What to do
-    Stop, and load a checkpoint from before the step. For one element or one parameter: test the memory of the odd
+    Gradients of data-parallel ranks: call the model through its DDP wrapper, wrap again after moving or copying the
+    model, leave `no_sync` before the last micro-batch. Of tensor-parallel ranks with sequence parallelism: mark norm
+    and router weights `sequence_parallel`, or all-reduce their gradients with SUM over the group before the step.
+
+    Else stop, and load a checkpoint from before the step. For one element or one parameter: test the memory of the odd
     rank's device. Else look for code that only some ranks run: an `if rank == 0` around a write to the model, a
     state dict loaded on one rank, a seed that differs where a parameter is made.
 
 When it is wrong
     Where ranks are meant to differ although they began equal and nothing marks them: experts that are all
-    initialised alike.
+    initialised alike, an ensemble whose members all began from the same weights.
 """
 
 from __future__ import annotations
@@ -47,6 +55,8 @@ TIMES = 2  # steps
 def check(panel: Panel) -> Iterator[Finding]:
     """With the last step: what made replicas differ, unless another rule knows."""
     for verdict in verdicts(panel):
+        if verdict.reason == "unreduced":
+            yield _unreduced(verdict)
         if verdict.reason in ("start", "flip", "split", "rounding") and verdict.differences:
             yield _finding(verdict)
     known = track(panel)
@@ -57,6 +67,53 @@ def check(panel: Panel) -> Iterator[Finding]:
         yield _norms(panel, known.norms, known.start.step)
     elif is_last(panel) and known.parted and not known.is_averaged(panel.ranks):
         yield _parted(panel, known.parted)
+
+
+def _unreduced(verdict: Verdict) -> Finding:
+    first, occasion = verdict.differences[0], verdict.first
+    what = first.site if occasion.n_differ == 1 else f"{occasion.n_differ} of {occasion.n} replicated parameters"
+    title = f"gradients of {what} are not reduced over the {verdict.along}ranks"
+    if verdict.is_averaged:
+        title = f"each {verdict.along}rank updates with its own gradients; the parameters are averaged between updates"
+    remedy = Remedy(action="reduce-gradients", targets=(first.site,), text=_advice(verdict))
+    return Finding(
+        code="HC301", kind="desync", severity="note" if verdict.is_averaged or verdict.is_assumed else "error",
+        title=title, step=occasion.step, rank=first.odd[0] if first.odd else first.ranks[0], phase="grad",
+        site=first.site, port="replica.grad", param=first.site, cause="missing-gradient-sync",
+        confidence="possible" if verdict.is_assumed else "proven" if occasion.is_local else "likely",
+        why=tuple(_why_unreduced(verdict)), then=verdict.aftermath, remedy=None if verdict.is_averaged else remedy,
+    )  # fmt: skip
+
+
+def _advice(verdict: Verdict) -> str:
+    if verdict.is_learned:
+        return "look at what adds these gradients up over the ranks before the step"
+    if verdict.axis == "dp":
+        return "call the model through its DDP wrapper, and wrap it again after moving or copying it"
+    return "all-reduce these gradients with SUM over the group before the step (Megatron: mark them sequence_parallel)"
+
+
+def _why_unreduced(verdict: Verdict) -> Iterator[str]:
+    first = verdict.differences[0]
+    yield f"the optimizer sees another gradient of {first.site} on each of {ranks_text(first.ranks)}, not a multiple"
+    if verdict.first.is_local:
+        yield "what it sees is each rank's own gradient from before the reduction, bit for bit"
+    if verdict.later is not None:
+        yield (
+            "they began equal, and the losses of all ranks are the same at this step; other parameters have the same "
+            f"gradient on all ranks, until they go apart too at step {verdict.later}"
+        )
+    since = verdict.since
+    if since is not None and since >= verdict.first.step:
+        yield "the parameters themselves are still equal before the update of this step"
+    elif since is not None:
+        yield f"it began {when_words(since, verdict.first.step)}: parameters are equal at step {since}"
+    if verdict.is_outside_wrapper:
+        yield "there is a DDP wrapper, but the optimizer's parameters are not inside it: a copy is trained"
+    if verdict.is_assumed:
+        yield "no mark says that they are replicas: they began equal, and other parameters are tensor-parallel"
+    if verdict.is_averaged:
+        yield "somebody writes to the parameters between updates"
 
 
 def _mixed(panel: Panel, mixed: Mapping[str, Sequence[int]]) -> Finding:

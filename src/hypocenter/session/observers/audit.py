@@ -218,9 +218,10 @@ class Audit(Observer[ContextT]):
         self._before.clear()
         if self._audits.is_due(update.step + 1):
             framework = self.context.framework
-            with self._audits.spending():
+            with self._audits.spending(calls_program=False):
                 pairs = [(id(p), framework.sample(grad, ELEMENTS)) for p, grad in update.gradients]
-                self._before = {key: framework.copied(found) for key, found in pairs if found is not None}
+                held = {key: found for key, found in pairs if found is not None}
+                self._before = dict(zip(held, framework.copies(list(held.values())), strict=True))
 
     def _norm_before_clip(self, update: Update) -> float:
         return update.check.total_norm if self._unclipped is None else self._unclipped

@@ -114,7 +114,7 @@ class Between(Observer[Observed]):
         chosen = self._chosen(optimizer, kept.n_updates, update.step + 1)
         if not chosen:
             return
-        with self._audits.spending():
+        with self._audits.spending(calls_program=False):
             held = [((id(p), name), p, *found) for p in chosen for name, *found in self._held(optimizer, p)]
             copies = self.context.framework.copies([values for _, _, values, _ in held])
             kept.values = {
@@ -192,7 +192,7 @@ class Between(Observer[Observed]):
         looked_at = self._look_again(kept, update)
         before, kept.values = kept.values, {}
         if before:
-            with self._audits.spending():
+            with self._audits.spending(calls_program=False):
                 looked_at += self._compared(optimizer, before)
         if not looked_at:
             return

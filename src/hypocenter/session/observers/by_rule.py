@@ -163,7 +163,7 @@ class ByRule(Observer[ContextT]):
         self._optimizer, self._before = None, ()
         if not self._audits.is_due(step):
             return
-        with self._audits.spending():
+        with self._audits.spending(calls_program=False):
             self._n_looked += 1
             taken = list(self._taken(optimizer))
             values = [each for before in taken for each in before.held.values.values()]
@@ -178,7 +178,7 @@ class ByRule(Observer[ContextT]):
         """It has been applied: weights, gradients and state are there."""
         before, self._before = self._before, ()
         if self._optimizer is optimizer and before:
-            with self._audits.spending(), np.errstate(all="ignore"):
+            with self._audits.spending(calls_program=False), np.errstate(all="ignore"):
                 cases = self._cases(optimizer, before)
                 known = [case for case in cases if case.before.group.options is not None]
                 n, n_obeyed = self._judge(optimizer, known) if known else (0, 0)

@@ -30,6 +30,8 @@ def sample(tensor: Tensor, size: int = SAMPLE, start: int = 0) -> Tensor | None:
             return None
         values = values.reshape(-1)
     stride = -(-n // size)
+    if stride == 1 and values.dim() == 1:
+        return values
     first = start % stride
     # one operation where reshape and a slice are two: an audited step takes some hundred samples
     return values.as_strided((-(-(n - first) // stride),), (stride,), values.storage_offset() + first)
@@ -108,9 +110,12 @@ def by_kind(values: Sequence[Any]) -> dict[tuple[Any, Any], tuple[list[int], lis
 
 
 def _all_equal(before: Sequence[Tensor | float], now: Sequence[Tensor | float | None]) -> bool:
-    numbers = [pair for pair in zip(before, now, strict=True) if not all(isinstance(each, Tensor) for each in pair)]
-    if any(isinstance(a, Tensor) or isinstance(b, Tensor) or a != b for a, b in numbers):
-        return False
+    for a, b in zip(before, now, strict=True):
+        if not isinstance(a, Tensor):
+            if isinstance(b, Tensor) or a != b:
+                return False
+        elif not isinstance(b, Tensor):
+            return False
     after, differ = by_kind(now), list[Tensor]()
     for kind, (where, samples) in by_kind(before).items():
         if kind not in after or after[kind][0] != where:
