@@ -35,8 +35,15 @@ class LawSketches:
     hook: str = ""  # function of the program that reduces it in DDP's place
 
 
-def law_sketches(panel: Panel) -> dict[str, LawSketches]:
-    """By parameter."""
+def law_sketches(panel: Panel) -> Mapping[str, LawSketches]:
+    """By parameter. Several rules ask for them, and none may change them."""
+    known = panel.asked.get(LawSketches)
+    if known is None:
+        known = panel.asked[LawSketches] = _law_sketches(panel)
+    return known
+
+
+def _law_sketches(panel: Panel) -> dict[str, LawSketches]:
     found: dict[str, LawSketches] = {}
     for port in (MADE, USED):
         table = panel.where(port=port)
