@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from hypocenter.catalogue import Broken
 from hypocenter.detect import engine
-from hypocenter.detect.columns import Bools, Columns
+from hypocenter.detect.columns import Bools, Columns, mask_of
 from hypocenter.detect.engine import Engine
 from hypocenter.detect.job_sketch import JobSketch, RankSketch
 from hypocenter.detect.local_rows import REDUCED
@@ -125,7 +125,7 @@ def thinned(kept: pa.Table, records: StepColumns) -> pa.Table:
     is_counted = np.isin(step[order], records.steps[records.column("n_bad_grads") >= FEW_BAD])
     keep = np.ones(kept.num_rows, dtype=np.bool_)
     keep[at[order][(number >= FEW_BAD) & is_counted]] = False
-    return kept.filter(pa.array(keep)) if not keep.all() else kept
+    return kept.filter(mask_of(keep)) if not keep.all() else kept
 
 
 class Beside:
@@ -142,30 +142,32 @@ class Beside:
         """The next batch."""
         if self._is_sketched:
             self.sketch.add(columns)
-        if self._is_read:
-            few = self._few(columns) if columns.n else np.zeros(0, np.bool_)
+        if self._is_read and columns.n:
+            few = self._few(columns)
             if few.any():
-                self._kept.append(columns.batch.filter(_arrow(few)))
+                self._kept.append(columns.batch.filter(mask_of(few)))
 
     def _few(self, columns: Columns) -> Bools:
-        few = columns.equal("site", "sdc")
+        kinds = columns.kinds
+        few = kinds.equal("site", "sdc")
         if not self._is_sketched:
-            return few
-        of_comm = columns.equal("phase", "comm") | columns.equal("port", REDUCED)
-        few |= of_comm | columns.equal("port", *_LAW_PORTS)
+            return columns.rows(few)
+        is_of_comm = kinds.equal("phase", "comm") | kinds.equal("port", REDUCED)
+        of_comm = columns.rows(is_of_comm)
+        found = columns.rows(few | is_of_comm | kinds.equal("port", *_LAW_PORTS))
         steps, last = np.union1d(columns.steps[of_comm], self._steps), int(columns.steps[-1])
         if self._pending is not None and self._pending[0] in steps:  # that step began in the batch before
             self._kept.append(self._pending[1])
         self._pending = None
         if len(steps):
-            few |= columns.has("digest") & np.isin(columns.steps, steps)
+            found |= columns.has("digest") & np.isin(columns.steps, steps)
         if last in steps:
             self._steps = np.array([last])
         else:
             self._steps = np.zeros(0, np.int64)
-            rows = columns.has("digest") & (columns.steps == last) & ~few
-            self._pending = last, columns.batch.filter(_arrow(rows))
-        return few
+            rows = columns.has("digest") & (columns.steps == last) & ~found
+            self._pending = last, columns.batch.filter(mask_of(rows))
+        return found
 
     def table(self) -> pa.Table:
         """The rows, with their rank and words as they are."""
@@ -174,7 +176,3 @@ class Beside:
 
         plain = [pa.Table.from_batches([batch]).cast(READINGS) for batch in self._kept]
         return with_rank(pa.concat_tables([READINGS.empty_table(), *plain]), self._rank)
-
-
-def _arrow(rows: Bools) -> pa.Array:
-    return pa.array(rows)

@@ -85,8 +85,9 @@ class Gathered:
     @property
     def table(self) -> pa.Table:
         """The wanted rows."""
-        empty = self._want.of(pa.RecordBatch.from_pylist([], self._schema)).schema
-        return pa.Table.from_batches(self._taken, empty)
+        names = self._want.columns
+        schema = self._schema if names is None else pa.schema([self._schema.field(name) for name in names])
+        return pa.Table.from_batches(self._taken, schema)
 
     @property
     def whole(self) -> pa.Table | None:
