@@ -90,9 +90,10 @@ class Columns:
     @cached_property
     def _coded(self) -> tuple[Kinds, Ints]:
         known = {name: _dictionary(self.batch.column(name)) for name in KINDS}
-        code, size = np.zeros(self.n, np.int64), 1
+        code, size = np.zeros(self.n, np.int32), 1
         for rows, words in known.values():
-            code, size = code * len(words) + rows, size * len(words)
+            size *= len(words)
+            code = (code if size <= _MOST_KINDS else code.astype(np.int64)) * len(words) + rows
         if size <= _MOST_KINDS:
             number = np.zeros(size, np.int64)
             number[code] = 1
@@ -175,9 +176,9 @@ class _Part(Columns):
         return self._whole.kinds, self._whole.kind[self._at]
 
     def column(self, name: str) -> pa.Array:
-        rows = np.zeros(self._whole.n, np.bool_)
-        rows[self._at] = True
-        return self._whole.column(name).filter(mask_of(rows))
+        import pyarrow as pa
+
+        return self._whole.column(name).take(pa.array(self._at))
 
     def _numbers_of(self, name: str) -> NDArray[Any]:
         return self._whole.numbers(name)[self._at]

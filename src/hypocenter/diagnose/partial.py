@@ -27,6 +27,7 @@ from hypocenter.diagnose.over_ranks import rules_over_ranks
 from hypocenter.diagnose.panels import arrow
 from hypocenter.diagnose.rank_look import RankLook, look_at
 from hypocenter.diagnose.rows import bad_steps
+from hypocenter.record.gather import kept_rows
 from hypocenter.record.reader import RecordedRun
 
 if TYPE_CHECKING:
@@ -145,7 +146,7 @@ class Beside:
         if self._is_read and columns.n:
             few = self._few(columns)
             if few.any():
-                self._kept.append(columns.batch.filter(mask_of(few)))
+                self._kept.append(kept_rows(columns.batch, mask_of(few)))
 
     def _few(self, columns: Columns) -> Bools:
         kinds = columns.kinds
@@ -166,13 +167,12 @@ class Beside:
         else:
             self._steps = np.zeros(0, np.int64)
             rows = columns.has("digest") & (columns.steps == last) & ~found
-            self._pending = last, columns.batch.filter(mask_of(rows))
+            self._pending = last, kept_rows(columns.batch, mask_of(rows))
         return found
 
     def table(self) -> pa.Table:
         """The rows, with their rank and words as they are."""
         from hypocenter.record.reader import with_rank
-        from hypocenter.record.schema import READINGS
+        from hypocenter.record.schema import READINGS, encoded
 
-        plain = [pa.Table.from_batches([batch]).cast(READINGS) for batch in self._kept]
-        return with_rank(pa.concat_tables([READINGS.empty_table(), *plain]), self._rank)
+        return with_rank(pa.Table.from_batches(self._kept, encoded(READINGS)).cast(READINGS), self._rank)
