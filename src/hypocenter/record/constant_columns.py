@@ -12,7 +12,6 @@ import pyarrow as pa
 if TYPE_CHECKING:
     import pyarrow.parquet as pq
 
-_ROUND = 65_536  # rows: of a multiple of so many a column is made, and kept for the next file
 _IN_LISTS = ".list.element"
 _STORED = {pa.int64(): "INT64", pa.int32(): "INT32", pa.bool_(): "BOOLEAN", pa.string(): "BYTE_ARRAY"}
 
@@ -53,7 +52,7 @@ def constant_columns(file: pq.ParquetFile, group: int, schema: pa.Schema) -> dic
             value = about.empty
         else:
             continue
-        found[name.removesuffix(_IN_LISTS)] = _filled(about.kind, value, -(-n // _ROUND) * _ROUND).slice(0, n)
+        found[name.removesuffix(_IN_LISTS)] = _filled(about.kind, value, n)
     return found
 
 
