@@ -28,13 +28,15 @@ from hypocenter.diagnose.panels import arrow
 from hypocenter.diagnose.rank_look import RankLook, look_at
 from hypocenter.diagnose.rows import bad_steps
 from hypocenter.record.gather import kept_rows
-from hypocenter.record.reader import RecordedRun
+from hypocenter.record.reader import RecordedRun, ranked, with_rank
+from hypocenter.record.schema import READINGS, encoded
 
 if TYPE_CHECKING:
     from hypocenter.detect.step_columns import StepColumns
 
 MANY_RANKS = 16  # from here on rows that tell nothing new are left out
 FEW_BAD = 4  # gradients that are not finite, of one step of one rank: a rule needs to know whether it is only one
+ROWS_OF_TABLE = 50_000
 _LAW_PORTS = ("grad_made", "grad_used")
 
 
@@ -43,14 +45,14 @@ class Partial:
     """What came of some ranks."""
 
     looks: dict[int, RankLook] = field(default_factory=dict[int, RankLook])
-    aside: dict[int, pa.Table] = field(default_factory=dict)  # few rows of each rank that rules over ranks read
+    aside: list[pa.Table] = field(default_factory=list)  # few rows of ranks, that rules over ranks read
     sketch: JobSketch | None = None  # None: one rank alone is compared with nobody
     broken: list[Broken] = field(default_factory=list[Broken])  # rules
 
     def merge(self, other: Partial) -> None:
         """Take in the ranks of another one, of the same job."""
         self.looks |= other.looks
-        self.aside |= other.aside
+        self.aside += other.aside
         if self.sketch is None:
             self.sketch = other.sketch
         elif other.sketch is not None:
@@ -87,7 +89,7 @@ def look_at_ranks(
     """
     is_job, own = len(recorded.ranks) > 1, Engine(engine.rules(plugins))
     found = Partial(sketch=JobSketch(recorded.places, recorded.ranks) if is_job else None)
-    reads = rules_over_ranks(recorded, plugins).reads
+    reads, aside = rules_over_ranks(recorded, plugins).reads, _Aside()
     for rank in ranks:
         beside = Beside(rank, is_sketched=is_job, is_read=bool(reads))
         look = look_at(
@@ -100,9 +102,10 @@ def look_at_ranks(
         )
         found.looks[rank] = look
         if look.is_trusted and reads:
-            found.aside[rank] = beside.table()
+            aside.add(beside.table())
         if found.sketch is not None:
             found.sketch.add(beside.sketch if look.is_trusted else RankSketch(rank=rank, is_odd=True), look.records)
+    found.aside = aside.tables()
     found.broken = list(engine.CATALOGUE.broken)
     return found
 
@@ -127,6 +130,31 @@ def thinned(kept: pa.Table, records: StepColumns) -> pa.Table:
     keep = np.ones(kept.num_rows, dtype=np.bool_)
     keep[at[order][(number >= FEW_BAD) & is_counted]] = False
     return kept.filter(mask_of(keep)) if not keep.all() else kept
+
+
+class _Aside:
+    """Tables of few rows in, few tables of many rows out: they may travel, and each column of each table costs."""
+
+    def __init__(self) -> None:
+        self._done: list[pa.Table] = []
+        self._waiting: list[pa.Table] = []
+
+    def add(self, table: pa.Table) -> None:
+        """The next one, with words as dictionaries."""
+        self._waiting.append(table)
+        if sum(table.num_rows for table in self._waiting) >= ROWS_OF_TABLE:
+            self._flush()
+
+    def tables(self) -> list[pa.Table]:
+        """All, with words as they are."""
+        if self._waiting:
+            self._flush()
+        return self._done
+
+    def _flush(self) -> None:
+        whole = pa.concat_tables(self._waiting).unify_dictionaries().combine_chunks()
+        self._done.append(whole.cast(ranked(READINGS)))
+        self._waiting.clear()
 
 
 class Beside:
@@ -171,8 +199,5 @@ class Beside:
         return found
 
     def table(self) -> pa.Table:
-        """The rows, with their rank and words as they are."""
-        from hypocenter.record.reader import with_rank
-        from hypocenter.record.schema import READINGS, encoded
-
-        return with_rank(pa.Table.from_batches(self._kept, encoded(READINGS)).cast(READINGS), self._rank)
+        """The rows, with their rank, and words as numbers into dictionaries."""
+        return with_rank(pa.Table.from_batches(self._kept, encoded(READINGS)), self._rank)

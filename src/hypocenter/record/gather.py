@@ -41,8 +41,8 @@ class Want:
 def kept_rows(batch: pa.RecordBatch, mask: pa.Array) -> pa.RecordBatch:
     """Rows of a batch: a few of them are quicker picked than all others left out."""
     n = mask.true_count
-    if n == 0:
-        return batch.slice(0, 0)
+    if n in (0, batch.num_rows):
+        return batch.slice(0, n)
     return batch.take(pc.indices_nonzero(mask)) if n * _FEW < batch.num_rows else batch.filter(mask)
 
 

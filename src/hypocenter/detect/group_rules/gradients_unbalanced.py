@@ -268,7 +268,7 @@ class _Pairs:
 
 
 def _rows(vectors: Iterable[_Vector]) -> _Vector:
-    return np.array([*vectors]).reshape(-1, SKETCH)
+    return np.concatenate([np.zeros(0), *vectors]).reshape(-1, SKETCH)
 
 
 def _is_near(a: _Vector, b: _Vector) -> bool:
