@@ -65,7 +65,7 @@ def _known(schema: pa.Schema) -> dict[str, _Known]:
         plain = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
         found[field.name + _IN_LISTS * is_list] = _Known(
             kind=field.type, stored=_STORED.get(plain, ""), empty=None if field.nullable else (),
-            may_be_empty=field.nullable or is_list,
+            may_be_empty=field.nullable != is_list,  # of a list that may be missing an empty one looks like none
         )  # fmt: skip
     return found
 
