@@ -11,7 +11,7 @@ import argparse
 import tempfile
 from pathlib import Path
 
-from bench.retention.__main__ import FAULTS, Written
+from bench.retention.__main__ import FAULTS, Written, bytes_in
 from hypocenter.config import KEPT_OF_JOB, bytes_kept
 from hypocenter.record.keeper import Keep
 from hypocenter.record.run_file import finish_run, start_run
@@ -29,7 +29,7 @@ def main() -> int:
         written = Written(Path(folder), Keep(n_bytes=budget, n_steps=10_000))
         written.write(asked.steps, {int(share * asked.steps): fault for share, fault in FAULTS.items()})
         finish_run(Path(folder), "finished", 0, [])
-        last = sum(path.stat().st_size for path in Path(folder).rglob("*") if path.is_file())
+        last = bytes_in(Path(folder))
     print(f"one rank: {last:,} bytes at the end, {written.largest:,} at most, of {budget:,} that it may take")
     print(f"a rank and step: {last / asked.steps:.1f} bytes")
     print(f"{asked.ranks:,} ranks x {written.largest:,} = {asked.ranks * written.largest / 1e9:.1f} GB at most")

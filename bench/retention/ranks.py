@@ -52,7 +52,7 @@ def drill(out: Path, number: int, what: str, store: Store) -> str:
     again = ["--max-restarts", "1"] if what == "rank replaced" else []
     command = [
         *(sys.executable, "-m", "hypocenter", "run", "--out", str(out), "--ship", f"s3://runs/ranks-{number}"),
-        *("torchrun", "--nproc-per-node", str(N_RANKS), "--master-port", "0", *again),
+        *("torchrun", "--standalone", "--nproc-per-node", str(N_RANKS), *again),
         *(str(Path(__file__).with_name("victim.py")), json.dumps({"steps": N_STEPS, "victim": victim, "at": step})),
     ]
     try:
