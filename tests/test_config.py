@@ -241,3 +241,12 @@ def test_bad_json_from_the_environment_is_a_config_error(text: str) -> None:
 
 def test_json_is_plain() -> None:
     assert json.loads(to_json(Config(sites=("a", "b")))) == json.loads(json.dumps(asdict(Config(sites=("a", "b")))))
+
+
+@pytest.mark.parametrize(
+    ("keep", "n_ranks", "n_bytes"),
+    [(None, 1, 1 << 30), (None, 186, 1 << 30), (None, 10_000, 20_000_000), (None, 10**6, 1 << 20),
+     ("64MiB", 10_000, 64 << 20)],
+)  # fmt: skip
+def test_all_ranks_of_a_job_keep_no_more_than_fits(keep: str | None, n_ranks: int, n_bytes: int):
+    assert module.bytes_kept(keep, n_ranks) == n_bytes

@@ -14,11 +14,14 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 _CHILD = """
-import json, resource, sys
+import glob, json, os, resource, sys
 from hypocenter.cli import main
 code = main(sys.argv[2:])
 used = resource.getrusage(resource.RUSAGE_SELF)
 cost = {"peak_mib": used.ru_maxrss / 1024, "cpu_s": used.ru_utime + used.ru_stime}
+workers = " ".join(open(path).read() for path in glob.glob("/proc/self/task/*/children")).split()
+stats = [open(f"/proc/{pid}/stat").read().rpartition(")")[2].split() for pid in workers]
+cost["workers_cpu_s"] = [(int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK") for stat in stats]
 with open(sys.argv[1], "w") as file:
     json.dump({"code": code, **cost}, file)
 """
@@ -32,6 +35,7 @@ class Measured:
     code: int
     seconds: float
     cpu_s: float  # of all its threads
+    workers_cpu_s: tuple[float, ...]  # of each process that worked for it
     peak_mib: float
     stdout: str
 
@@ -51,7 +55,7 @@ def measured(*words: str) -> Measured:
         found = json.loads(answer.read_text())
     return Measured(
         words=" ".join(words[:1]), code=found["code"], seconds=seconds, cpu_s=found["cpu_s"],
-        peak_mib=found["peak_mib"], stdout=done.stdout,
+        workers_cpu_s=tuple(found["workers_cpu_s"]), peak_mib=found["peak_mib"], stdout=done.stdout,
     )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ those of a recording that holds everything.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
 import resource
 import tempfile
@@ -63,10 +64,10 @@ class Written:
                 self._sums[record.step // 10_000] = self._sums.get(record.step // 10_000, 0.0) + norms.norms[0]
             done = record.step + 1
             if done % 250 == 0:
-                self.largest = max(self.largest, _bytes_in(self._out))
+                self.largest = max(self.largest, bytes_in(self._out))
             if done % 500 == 0 and self._writer.keeper is not None:
                 self._writer.keeper.wait()
-                self.largest = max(self.largest, _bytes_in(self._out))
+                self.largest = max(self.largest, bytes_in(self._out))
             if done in (shown, n_steps):
                 self._show(done, time.process_time() - began)
                 shown *= 2
@@ -74,7 +75,7 @@ class Written:
         self._show(n_steps, time.process_time() - began)
 
     def _show(self, done: int, cpu_s: float) -> None:
-        n = _bytes_in(self._out)
+        n = bytes_in(self._out)
         self.rss = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
         files = sum(len(names) for _, _, names in os.walk(self._out))
         print(f"{done:>10,}{n:>13,}{n / done:>8.1f}{files:>7}{self.rss:>9.0f}{cpu_s:>8.1f}", flush=True)
@@ -112,12 +113,13 @@ class Written:
             print("  note:", note)
 
 
-def _bytes_in(folder: Path) -> int:
-    return sum(
-        path.stat().st_size
-        for path in (Path(at) / n for at, _, names in os.walk(folder) for n in names)
-        if path.exists()
-    )
+def bytes_in(folder: Path) -> int:
+    """All files below it, while others come and go."""
+    found = 0
+    for path in (Path(at) / name for at, _, names in os.walk(folder) for name in names):
+        with contextlib.suppress(FileNotFoundError):
+            found += path.stat().st_size
+    return found
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ else:
     import tomli as tomllib
 
 ENV_PREFIX = "HYPOCENTER_"
-LEAST_KEPT = 1 << 20  # bytes
+LEAST_KEPT, KEPT, KEPT_OF_JOB = 1 << 20, 1 << 30, 200 * 10**9  # bytes: of a rank, and of all of a job together
 _READ = ("initial_weights", "weights_map", "gradients_from")  # options that are paths of what exists
 _FROM_ZERO = {  # options whose value is 0 or more, when it is given, and what 0 means
     "stop_after_step": "end after the first step", "stop_after_batch": "end after the first micro-batch",
@@ -84,7 +84,7 @@ class Config:
     change: tuple[str, ...] = ()  # what must not matter, set to another value, as `twin` does: workers=0
     states: str = "never"  # steps at which random states are digested, in a run of any number of ranks
     op_bits: bool = False  # digests of what every operator reads and writes, which `determinism` compares
-    keep: str = "1GiB"  # what the rows of a rank may take on disk: what is older is rolled up into windows
+    keep: str | None = None  # what a rank may take on disk; None: 1 GiB, of many ranks each its share of 200 GB
     keep_steps: int | None = None  # the last steps that stay whole; None: 10,000 at sentinel, above it all that fit
     ship: str | None = None  # address that what is recorded is brought to, beside the run directory here
     out: str | None = None  # run directory; a new one under runs/ when not given
@@ -239,7 +239,7 @@ def _build(values: Mapping[str, Any], origin: str) -> Config:
 
 def _check_keep(config: Config, origin: str) -> None:
     try:
-        n_bytes = size_of(config.keep)
+        n_bytes = bytes_kept(config.keep, 1)
     except ValueError as error:
         raise ConfigError(
             f"option 'keep' cannot be {config.keep!r}", where=origin, why=str(error), fix="give a size, such as 2GiB"
@@ -251,6 +251,16 @@ def _check_keep(config: Config, origin: str) -> None:
         )  # fmt: skip
     if config.keep_steps is not None and config.keep_steps < 1:
         raise ConfigError(f"option 'keep_steps' cannot be {config.keep_steps}", where=origin, fix="give 1 or more")
+
+
+def bytes_kept(keep: str | None, n_ranks: int) -> int:
+    """What each rank of a job may take on disk, in bytes.
+
+    Args:
+        keep: as the option has it; None: KEPT, and no more than a share of KEPT_OF_JOB.
+        n_ranks: of the job.
+    """
+    return max(LEAST_KEPT, min(KEPT, KEPT_OF_JOB // n_ranks)) if keep is None else size_of(keep)
 
 
 def size_of(text: str) -> int:

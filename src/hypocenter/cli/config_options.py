@@ -54,7 +54,7 @@ HELP: dict[str, str] = {
     "change": "Set what must not matter to another value, as `twin` does: workers=0. May be repeated.",
     "states": "Steps at which random states are digested; the first three always are.",
     "op_bits": "Keep digests of what every operator reads and writes; `determinism` compares them.",
-    "keep": "What the rows of a rank may take on disk; what is older is rolled up into windows of 100 steps and more.",
+    "keep": "What a rank may take on disk: 1GiB, or its share of 200GB, if not given; older steps are rolled up.",
     "keep_steps": "How many last steps stay whole; without it 10,000 at level sentinel, above it all that fit.",
     "ship": "Address that the recording is brought to while it grows: s3://bucket/run, gs://, hdfs://, or a folder.",
     "out": "Run directory; a new one under runs/ when not given.",

@@ -123,22 +123,20 @@ class BatchSeries:
         self._is_odd = False  # something that columns do not tell about
 
     def add(self, columns: Columns, of_batches: Bools) -> None:
-        """Take in those rows of a batch of readings that are of phase data and of a site of a batch."""
-        if not of_batches.any():
-            return
-        rows = _only(columns, of_batches)
-        is_of_loader = rows.equal("site", LOADER) & rows.equal("port", INDICES_PORT)
-        is_again = rows.numbers("recompute").astype(np.bool_) | rows.numbers("replay").astype(np.bool_)
-        self._is_odd |= bool((rows.equal("site", ATTEMPT) | is_of_loader | is_again).any())
-        at_all_steps = rows.equal("port", FIELD_PORT) | rows.begins("dtype", "int", "uint", "bool")
-        rows = _only(rows, at_all_steps & rows.has("digest"))
+        """Take in the kinds of rows of a batch of readings that are of phase data and of a site of a batch."""
+        rows, kinds = columns.of(of_batches), columns.kinds
+        is_of_loader = kinds.equal("site", LOADER) & kinds.equal("port", INDICES_PORT)
+        is_again = rows.numbers("recompute") | rows.numbers("replay")
+        self._is_odd |= bool(rows.rows(kinds.equal("site", ATTEMPT) | is_of_loader).any() or is_again.any())
+        at_all_steps = kinds.equal("port", FIELD_PORT) | kinds.begins("dtype", "int", "uint", "bool")
+        rows = rows.only(rows.rows(at_all_steps) & rows.has("digest"))
         if not rows.n:
             return
         batch = rows.steps * 65_537 + rows.numbers("microbatch").astype(np.int64)
         self._keys.append(by_step(batch, mixed(rows.digests() ^ rows.hashes("site")))[1])
         index, names = rows.words("site")
         for code in np.unique(index):
-            _add(self._sites.setdefault(names[code], _Site()), _only(rows, index == code))
+            _add(self._sites.setdefault(names[code], _Site()), rows.only(index == code))
 
     @cached_property
     def are_all_new(self) -> bool:
@@ -159,15 +157,15 @@ class BatchSeries:
 
 
 def _add(site: _Site, rows: Columns) -> None:
-    site.is_float |= bool(rows.having("dtype", lambda name: "float" in name).any())
+    site.is_float |= bool(rows.rows(rows.kinds.having("dtype", lambda name: "float" in name)).any())
     site.numbers.append(np.stack([rows.numbers(name).astype(np.float64) for name in _MEASURES]))
-    shapes = rows.batch.column("shape")
+    shapes = rows.column("shape")
     sizes = _square(shapes)
     site.widths |= {-1, -2} if sizes is None else set(np.prod(sizes[:, 1:], axis=1).astype(int).tolist())
-    shares = rows.batch.column("shares")
+    shares = rows.column("shares")
     if shares.null_count < len(shares):
         _add_shares(site, _square(shares))
-    digests: Ints = rows.batch.column("row_digests").flatten().to_numpy() // ROW_PLACES
+    digests: Ints = rows.column("row_digests").flatten().to_numpy() // ROW_PLACES
     site.constant |= set((digests == 0).tolist()) if (digests == 0).any() else {False}
     site.rows.append(digests[digests != 0])
 
@@ -192,12 +190,6 @@ def _square(lists: pa.ListArray) -> Floats | None:
         .astype(np.float64)
         .reshape(len(lists), -1 if len(lists) and lengths[0] else 0)
     )
-
-
-def _only(columns: Columns, rows: Bools) -> Columns:
-    import pyarrow as pa
-
-    return columns if rows.all() else Columns(columns.batch.filter(pa.array(rows)))
 
 
 def _has_twins(parts: Sequence[Ints]) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property, lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,40 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 
+KINDS = ("phase", "site", "port", "dtype", "placement")
+"""The columns of words that tell one kind of row from another."""
+
+_MOST_KINDS = 1 << 20  # combinations of words that may be: beyond it those that are there are sorted
+
+
+class Kinds:
+    """The combinations of words that rows have: some hundred, where there are many thousand rows.
+
+    Args:
+        words: of each of KINDS, (index of each kind, words).
+    """
+
+    def __init__(self, words: Mapping[str, tuple[Ints, list[str]]]) -> None:
+        self._words = words
+
+    def words(self, name: str) -> tuple[Ints, list[str]]:
+        """(index of each kind, words); "" where there is none."""
+        return self._words[name]
+
+    def having(self, name: str, test: Callable[[str], bool]) -> Bools:
+        """Kinds whose word passes."""
+        kinds, words = self._words[name]
+        return np.fromiter(map(test, words), np.bool_, len(words))[kinds]
+
+    def equal(self, name: str, *wanted: str) -> Bools:
+        """Kinds with one of these words."""
+        return self.having(name, wanted.__contains__)
+
+    def begins(self, name: str, *prefixes: str) -> Bools:
+        """Kinds whose word begins so."""
+        return self.having(name, lambda word: word.startswith(prefixes))
+
+
 class Columns:
     """Columns of a batch whose words are dictionaries (`record.schema.encoded`), as arrays of NumPy.
 
@@ -26,53 +60,91 @@ class Columns:
     """
 
     def __init__(self, batch: pa.RecordBatch) -> None:
+        self.n: int = batch.num_rows
         self.batch = batch
-        self.n = batch.num_rows
-        self._words: dict[str, tuple[Ints, list[str]]] = {}
-        self._has: dict[str, Bools] = {}
         self._numbers: dict[str, NDArray[Any]] = {}
+        self._has: dict[str, Bools] = {}
+
+    def only(self, rows: Bools) -> Columns:
+        """Some of the rows. Of columns that nobody asks for nothing is taken."""
+        return self if rows.all() else _Part(self, rows)
+
+    def of(self, kinds: Bools) -> Columns:
+        """The rows of these kinds."""
+        return self.only(self.rows(kinds))
+
+    def rows(self, kinds: Bools) -> Bools:
+        """Which rows are of these kinds."""
+        return kinds[self.kind] if kinds.any() else np.zeros(self.n, np.bool_)
+
+    @property
+    def kinds(self) -> Kinds:
+        """Of its rows; maybe others as well."""
+        return self._coded[0]
+
+    @property
+    def kind(self) -> Ints:
+        """Kind of each row."""
+        return self._coded[1]
+
+    @cached_property
+    def _coded(self) -> tuple[Kinds, Ints]:
+        known = {name: _dictionary(self.batch.column(name)) for name in KINDS}
+        code, size = np.zeros(self.n, np.int32), 1
+        for rows, words in known.values():
+            size *= len(words)
+            code = (code if size <= _MOST_KINDS else code.astype(np.int64)) * len(words) + rows
+        if size <= _MOST_KINDS:
+            number = np.zeros(size, np.int64)
+            number[code] = 1
+            there = np.flatnonzero(number)
+            number[there] = np.arange(len(there))
+            code = number[code]
+        else:
+            there, code = np.unique(code, return_inverse=True)
+        words_of: dict[str, tuple[Ints, list[str]]] = {}
+        for name, (_, words) in reversed(known.items()):
+            there, index = np.divmod(there, max(1, len(words)))
+            words_of[name] = index, words
+        return Kinds(words_of), code
 
     def words(self, name: str) -> tuple[Ints, list[str]]:
-        """(index of each row, words); "" where there is none."""
-        if name not in self._words:
-            column = self.batch.column(name)
-            indices, words = column.indices, [word or "" for word in column.dictionary.to_pylist()]
-            if indices.null_count:
-                indices, words = indices.fill_null(len(words)), [*words, ""]
-            self._words[name] = indices.to_numpy(zero_copy_only=False), words
-        return self._words[name]
+        """(index of each row, words) of one of KINDS; "" where there is none."""
+        kinds, words = self.kinds.words(name)
+        return kinds[self.kind], words
 
-    def having(self, name: str, test: Callable[[str], bool]) -> Bools:
-        """Rows whose word passes."""
-        rows, words = self.words(name)
-        passed = np.fromiter(map(test, words), np.bool_, len(words))
-        if not passed.any():
-            return np.zeros(self.n, np.bool_)
-        return passed[rows]
+    def hashes(self, name: str) -> Ints:
+        """A number for the word of each row, one of KINDS, the same in every process."""
+        kinds, words = self.kinds.words(name)
+        return np.fromiter(map(word_hash, words), np.int64, len(words))[kinds][self.kind]
 
-    def equal(self, name: str, *wanted: str) -> Bools:
-        """Rows with one of these words."""
-        return self.having(name, wanted.__contains__)
-
-    def begins(self, name: str, *prefixes: str) -> Bools:
-        """Rows whose word begins so."""
-        return self.having(name, lambda word: word.startswith(prefixes))
+    def column(self, name: str) -> pa.Array:
+        """As Arrow has it."""
+        return self.batch.column(name)
 
     def numbers(self, name: str) -> NDArray[Any]:
         """Numbers or truths; of those that may be missing NaN stands for none."""
         if name not in self._numbers:
-            self._numbers[name] = self.batch.column(name).to_numpy(zero_copy_only=False)
+            self._numbers[name] = self._numbers_of(name)
         return self._numbers[name]
+
+    def _numbers_of(self, name: str) -> NDArray[Any]:
+        column = self.batch.column(name)
+        if name == "digest" and column.null_count:
+            column = column.fill_null(0)
+        return column.to_numpy(zero_copy_only=False)
 
     def has(self, name: str) -> Bools:
         """Rows that have a value."""
         if name not in self._has:
-            column = self.batch.column(name)
-            if 0 < column.null_count < self.n:
-                self._has[name] = column.is_valid().to_numpy(zero_copy_only=False)
-            else:
-                self._has[name] = np.full(self.n, not column.null_count, np.bool_)
+            self._has[name] = self._has_of(name)
         return self._has[name]
+
+    def _has_of(self, name: str) -> Bools:
+        column = self.batch.column(name)
+        if 0 < column.null_count < self.n:
+            return column.is_valid().to_numpy(zero_copy_only=False)
+        return np.full(self.n, not column.null_count, np.bool_)
 
     @cached_property
     def steps(self) -> Ints:
@@ -85,15 +157,49 @@ class Columns:
         counts = [self.numbers(name) for name in ("n_nan", "n_posinf", "n_neginf")]
         return (counts[0] > 0) | (counts[1] > 0) | (counts[2] > 0)
 
-    def hashes(self, name: str) -> Ints:
-        """A number for the word of each row, the same in every process."""
-        rows, words = self.words(name)
-        return np.fromiter(map(word_hash, words), np.int64, len(words))[rows] if words else np.zeros(self.n, np.int64)
-
     def digests(self) -> Ints:
         """Digest of each row; 0 where there is none."""
-        column = self.batch.column("digest")
-        return (column.fill_null(0) if column.null_count else column).to_numpy(zero_copy_only=False)
+        return self.numbers("digest")
+
+
+class _Part(Columns):
+    """Some rows of columns."""
+
+    def __init__(self, of: Columns, rows: Bools) -> None:
+        at = np.flatnonzero(rows)
+        self._whole, self._at = (of._whole, of._at[at]) if isinstance(of, _Part) else (of, at)
+        self.n = len(at)
+        self._numbers, self._has = {}, {}
+
+    @cached_property
+    def _coded(self) -> tuple[Kinds, Ints]:
+        return self._whole.kinds, self._whole.kind[self._at]
+
+    def column(self, name: str) -> pa.Array:
+        import pyarrow as pa
+
+        return self._whole.column(name).take(pa.array(self._at))
+
+    def _numbers_of(self, name: str) -> NDArray[Any]:
+        return self._whole.numbers(name)[self._at]
+
+    def _has_of(self, name: str) -> Bools:
+        return self._whole.has(name)[self._at]
+
+
+def _dictionary(column: pa.DictionaryArray) -> tuple[Ints, list[str]]:
+    indices, words = column.indices, [word or "" for word in column.dictionary.to_pylist()]
+    if indices.null_count:
+        indices, words = indices.fill_null(len(words)), [*words, ""]
+    return indices.to_numpy(zero_copy_only=False), words
+
+
+def mask_of(rows: Bools) -> pa.BooleanArray:
+    """The same for Arrow; `pyarrow.array` would import pandas, where that is installed, to see what it is given."""
+    import pyarrow as pa
+
+    bits = pa.py_buffer(np.packbits(rows, bitorder="little"))
+    return pa.BooleanArray.from_buffers(pa.bool_(), len(rows), [None, bits])
 
 
 @lru_cache(maxsize=65_536)
@@ -121,4 +227,4 @@ def by_step(steps: Ints, values: Ints) -> tuple[Ints, Ints]:
     return steps[starts], np.add.reduceat(values, starts)
 
 
-__all__ = ["Bools", "Columns", "Floats", "Ints", "by_step", "mixed", "word_hash"]
+__all__ = ["Bools", "Columns", "Floats", "Ints", "Kinds", "by_step", "mask_of", "mixed", "word_hash"]

@@ -59,85 +59,94 @@ class RankSketch:
 
     def add(self, columns: Columns) -> None:
         """Take in the next batch of its rows."""
-        has_digest = columns.has("digest")
-        is_replica = has_digest & columns.begins("port", PARAM)
-        of_local = columns.equal("port", LOCAL, REDUCED)
-        is_odd = (of_local & (columns.numbers("call") == RECENT)) | columns.equal("site", LABEL_WEIGHT)
-        if self.is_odd or columns.is_nonfinite.any() or is_odd.any() or _repeats_activations(columns):
+        if self.is_odd or _is_odd(columns):
             self.is_odd = True
             return
-        if is_replica.any():
-            self._add_replicas(columns, is_replica)
-        is_norm = columns.equal("phase", "grad") & columns.equal("port", "grad")
-        if is_norm.any():
-            self._add_norms(columns, is_norm)
-        is_clip = columns.equal("site", CLIP) & columns.equal("port", "value")
-        self.values.append((columns.steps[is_clip], columns.numbers("sum")[is_clip].astype(np.float64)))
-        of_data = has_digest & columns.equal("phase", "data") & (columns.numbers("microbatch") == 0)
-        if of_data.any():
-            self._add_data(columns, of_data)
+        kinds = columns.kinds
+        self._add_replicas(_with_digests(columns.of(kinds.begins("port", PARAM))))
+        self._add_norms(columns.of(kinds.equal("phase", "grad") & kinds.equal("port", "grad")))
+        clips = columns.of(kinds.equal("site", CLIP) & kinds.equal("port", "value"))
+        self.values.append((clips.steps, clips.numbers("sum").astype(np.float64)))
+        data = columns.of(kinds.equal("phase", "data"))
+        self._add_data(_with_digests(data.only(data.numbers("microbatch") == 0)))
 
-    def _add(self, channel: str, columns: Columns, rows: Bools, values: Ints) -> None:
+    def _add(self, channel: str, columns: Columns, kinds: Bools, values: Ints) -> None:
+        rows = columns.rows(kinds)
         if rows.any():
             self.series.setdefault(channel, []).append(by_step(columns.steps[rows], values[rows]))
 
-    def _add_replicas(self, columns: Columns, is_replica: Bools) -> None:
-        call = columns.numbers("call").astype(np.int64)
+    def _add_replicas(self, columns: Columns) -> None:
+        kinds, call = columns.kinds, columns.numbers("call").astype(np.int64)
         values = mixed(mixed(columns.digests() ^ columns.hashes("site")) ^ columns.hashes("port") ^ call)
         for axis in HOLD_COPIES:
-            is_said = columns.having("placement", lambda text, a=axis: f"{a}=R" in text.split())
-            is_silent = columns.having("placement", lambda text, a=axis: f"{a}=" not in text and "=V" not in text)
-            self._add(f"{axis} said", columns, is_replica & is_said, values)
-            self._add(f"{axis} silent", columns, is_replica & is_silent, values)
-        first = is_replica & columns.equal("port", PARAM) & (call == 0)
+            is_said = kinds.having("placement", lambda text, a=axis: f"{a}=R" in text.split())
+            is_silent = kinds.having("placement", lambda text, a=axis: f"{a}=" not in text and "=V" not in text)
+            self._add(f"{axis} said", columns, is_said, values)
+            self._add(f"{axis} silent", columns, is_silent, values)
+        first = columns.rows(kinds.equal("port", PARAM)) & (call == 0)
         if first.any():
             self.first_step = int(columns.steps[first].min()) if self.first_step is None else self.first_step
             self.ends |= set(columns.digests()[first & (columns.steps == self.first_step)].tolist())
 
-    def _add_norms(self, columns: Columns, is_norm: Bools) -> None:
+    def _add_norms(self, columns: Columns) -> None:
         """What two ranks with the same norms have the same of; which step has which norm is a part of it."""
         codes, names = columns.words("site")
-        codes, norms = codes[is_norm], columns.numbers("sumsq")[is_norm].astype(np.float64).view(np.int64)
-        values = mixed(norms ^ mixed(columns.steps[is_norm]))
-        total = np.zeros(len(names), np.int64)
-        np.add.at(total, codes, values)
-        counts = np.bincount(codes, minlength=len(names))
-        for code in np.flatnonzero(counts).tolist():
+        norms = columns.numbers("sumsq").astype(np.float64).view(np.int64)
+        order = np.argsort(codes.astype(np.min_scalar_type(len(names))), kind="stable")  # of few bits: in linear time
+        values, counts = mixed(norms ^ mixed(columns.steps))[order], np.bincount(codes, minlength=len(names))
+        there = np.flatnonzero(counts)
+        starts = (np.cumsum(counts) - counts)[there]
+        totals = np.add.reduceat(values, starts) if len(there) else starts
+        for code, start, total in zip(there.tolist(), starts.tolist(), totals.tolist(), strict=True):
             known = self.norms.setdefault(word_hash(names[code]), [0, 0, 0])
-            if known[0] < _LEARNED:
-                known[1] += sum(values[codes == code][: _LEARNED - known[0]].tolist())
-            known[0] += int(counts[code])
-            known[2] += int(total[code])
+            n = int(counts[code])
+            known[1] += sum(values[start : start + min(n, max(0, _LEARNED - known[0]))].tolist())
+            known[0] += n
+            known[2] += total
 
-    def _add_data(self, columns: Columns, of_data: Bools) -> None:
-        values = mixed(columns.digests() ^ columns.hashes("site"))
-        is_rng = of_data & columns.equal("port", RNG_PORT) & columns.begins("site", RNG_PREFIX)
-        rows, names = columns.words("site")
-        for code in np.unique(rows[is_rng]).tolist():
-            self._add(f"rng {names[code]}", columns, is_rng & (rows == code), values)
-        is_batch = of_data & columns.equal("port", BATCH_PORT) & columns.begins("site", BATCH_PREFIX)
+    def _add_data(self, columns: Columns) -> None:
+        kinds, values = columns.kinds, mixed(columns.digests() ^ columns.hashes("site"))
+        is_rng = kinds.equal("port", RNG_PORT) & kinds.begins("site", RNG_PREFIX)
+        index, names = kinds.words("site")
+        for code in np.unique(index[is_rng]).tolist():
+            self._add(f"rng {names[code]}", columns, is_rng & (index == code), values)
+        is_batch = kinds.equal("port", BATCH_PORT) & kinds.begins("site", BATCH_PREFIX)
         self._add("batch", columns, is_batch, values)
-        is_given = is_batch & ~columns.begins("site", BATCH_LOSS)
-        self._add("given", columns, is_given & columns.equal("dtype", "int64", "int32"), values)
-        lists = columns.batch.column("row_digests")
-        lengths = np.where(is_given, lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False), 0)
-        first = int(columns.steps[0]) if self.first_row_step is None else self.first_row_step
-        self.first_row_step = first
-        lengths[columns.steps > first + _STEPS_OF_ROWS] = 0
+        is_given = is_batch & ~kinds.begins("site", BATCH_LOSS)
+        self._add("given", columns, is_given & kinds.equal("dtype", "int64", "int32"), values)
+        given = columns.of(is_given)
+        if not given.n:
+            return
+        self.first_row_step = int(given.steps[0]) if self.first_row_step is None else self.first_row_step
+        given = given.only(given.steps <= self.first_row_step + _STEPS_OF_ROWS)
+        lists = given.column("row_digests")
+        lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
         if lengths.any():
-            import pyarrow as pa
+            self.shares.append((np.repeat(given.steps, lengths), lists.flatten().to_numpy() // ROW_PLACES))
 
-            kept = lists.filter(pa.array(lengths > 0))
-            self.shares.append((np.repeat(columns.steps, lengths), kept.flatten().to_numpy() // ROW_PLACES))
+
+def _with_digests(columns: Columns) -> Columns:
+    return columns.only(columns.has("digest"))
+
+
+def _is_odd(columns: Columns) -> bool:
+    """Whether numbers would not tell of it."""
+    kinds = columns.kinds
+    local = columns.of(kinds.equal("port", LOCAL, REDUCED))
+    return bool(
+        columns.is_nonfinite.any()
+        or (local.numbers("call") == RECENT).any()
+        or columns.rows(kinds.equal("site", LABEL_WEIGHT)).any()
+        or _repeats_activations(columns)
+    )
 
 
 def _repeats_activations(columns: Columns) -> bool:
     """Whether a model is called with the same floating-point numbers in two micro-batches of a step."""
-    is_given = columns.equal("port", FIELD_PORT) & columns.begins("site", BATCH_PREFIX) & columns.has("digest")
-    is_given &= ~columns.begins("site", BATCH_LOSS)
-    if not is_given.any():
-        return False
-    values = mixed(columns.digests() ^ columns.hashes("site") ^ mixed(columns.steps))[is_given]
+    kinds = columns.kinds
+    of_field = kinds.equal("port", FIELD_PORT) & kinds.begins("site", BATCH_PREFIX) & ~kinds.begins("site", BATCH_LOSS)
+    given = _with_digests(columns.of(of_field))
+    values = mixed(given.digests() ^ given.hashes("site") ^ mixed(given.steps))
     return len(np.unique(values)) < len(values)
 
 
@@ -153,6 +162,9 @@ class _Group:
 
     def merge(self, other: _Group) -> _Group:
         """Both."""
+        if np.array_equal(self.steps, other.steps):  # as mostly
+            n_alike = self.n_alike + np.where(self.values == other.values, other.n_alike, 0)
+            return _Group(self.steps, self.values, self.n + other.n, self.n_each + other.n_each, n_alike)
         steps = np.union1d(self.steps, other.steps)
         mine, theirs = np.searchsorted(steps, self.steps), np.searchsorted(steps, other.steps)
         values, n_each, n_alike = (np.zeros(len(steps), np.int64) for _ in range(3))
@@ -183,6 +195,8 @@ class _Range:
 
     def merge(self, other: _Range) -> _Range:
         """Both."""
+        if np.array_equal(self.steps, other.steps):
+            return _Range(self.steps, np.minimum(self.low, other.low), np.maximum(self.high, other.high))
         steps = np.union1d(self.steps, other.steps)
         low, high = np.full(len(steps), np.inf), np.full(len(steps), -np.inf)
         for each in (self, other):

@@ -35,8 +35,15 @@ class LawSketches:
     hook: str = ""  # function of the program that reduces it in DDP's place
 
 
-def law_sketches(panel: Panel) -> dict[str, LawSketches]:
-    """By parameter."""
+def law_sketches(panel: Panel) -> Mapping[str, LawSketches]:
+    """By parameter. Several rules ask for them, and none may change them."""
+    known = panel.asked.get(LawSketches)
+    if known is None:
+        known = panel.asked[LawSketches] = _law_sketches(panel)
+    return known
+
+
+def _law_sketches(panel: Panel) -> dict[str, LawSketches]:
     found: dict[str, LawSketches] = {}
     for port in (MADE, USED):
         table = panel.where(port=port)
@@ -45,8 +52,10 @@ def law_sketches(panel: Panel) -> dict[str, LawSketches]:
         for rank, site, printed, hook, how, sketch in zip(*columns.values(), sketches, strict=True):
             if site == LABELS:
                 continue
-            each = found.setdefault(site, LawSketches())
-            each.hook, each.is_together = hook or each.hook, each.is_together or how == TOGETHER
+            if (each := found.get(site)) is None:
+                each = found[site] = LawSketches()
+            if hook or how:
+                each.hook, each.is_together = hook or each.hook, each.is_together or how == TOGETHER
             if sketch is not None:
                 (each.made if port == MADE else each.used)[rank] = sketch
                 if port == MADE:
@@ -62,8 +71,11 @@ def _sketches(column: pa.ChunkedArray) -> list[_Vector | None]:
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
     is_whole = lengths == SKETCH
     numbers = column.filter(pa.array(is_whole)).combine_chunks().flatten().to_numpy(zero_copy_only=False)
-    vectors = iter(numbers.astype(np.float64).reshape(-1, SKETCH))
-    return [next(vectors) if one else None for one in is_whole.tolist()]
+    vectors = list(numbers.astype(np.float64).reshape(-1, SKETCH))
+    if len(vectors) == len(is_whole):
+        return vectors
+    of_rows = iter(vectors)
+    return [next(of_rows) if one else None for one in is_whole.tolist()]
 
 
 def is_replica(parameter: LawSketches, ranks: Sequence[int]) -> bool:

@@ -107,9 +107,8 @@ def found_by(
 
 def _of_few_steps(recorded: RecordedRun, rules: GroupEngine, seen: Partial, records: Records) -> Iterator[Finding]:
     rows = RowsByStep(len(recorded.ranks))
-    for rank in recorded.ranks:
-        if (table := seen.aside.get(rank)) is not None:
-            rows.put(table)
+    for table in seen.aside:
+        rows.put(table)
     steps = {*rows.steps(), *records.steps()[:1].tolist()}
     for panel in panels_of(rows, records, ranks=recorded.ranks, places=recorded.places, steps=steps):
         yield from rules.feed(panel, ("rows", "always"))

@@ -61,8 +61,11 @@ def panels_of(
         )
 
 
+_NEARLY_ALL = 0.75  # of the rows: to leave the others out takes longer than to look past them
+
+
 def of_ranks(table: Any, reads: Collection[GroupReads]) -> Any:
-    """Which rows of a table or batch rules over ranks ask for, computed on columns."""
+    """Which rows of a table or batch to bring for rules over ranks: all they ask for, computed on columns."""
     columns: dict[GroupReads, Callable[[], Any]] = {
         "digest": lambda: pc.is_valid(table["digest"]),
         "comm": lambda: pc.equal(table["phase"], arrow("comm")),
@@ -76,7 +79,8 @@ def of_ranks(table: Any, reads: Collection[GroupReads]) -> Any:
         "sdc": lambda: pc.equal(table["site"], arrow("sdc")),
         "law": lambda: pc.or_(pc.equal(table["port"], arrow("grad_made")), pc.equal(table["port"], arrow("grad_used"))),
     }
-    return reduce(pc.or_, (columns[word]() for word in reads))
+    found = reduce(pc.or_, (columns[word]() for word in reads))
+    return pc.is_valid(table["step"]) if (pc.sum(found).as_py() or 0) > _NEARLY_ALL * len(found) else found
 
 
 @lru_cache(maxsize=256, typed=True)

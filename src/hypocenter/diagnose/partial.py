@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from hypocenter.catalogue import Broken
 from hypocenter.detect import engine
-from hypocenter.detect.columns import Bools, Columns
+from hypocenter.detect.columns import Bools, Columns, mask_of
 from hypocenter.detect.engine import Engine
 from hypocenter.detect.job_sketch import JobSketch, RankSketch
 from hypocenter.detect.local_rows import REDUCED
@@ -27,13 +27,16 @@ from hypocenter.diagnose.over_ranks import rules_over_ranks
 from hypocenter.diagnose.panels import arrow
 from hypocenter.diagnose.rank_look import RankLook, look_at
 from hypocenter.diagnose.rows import bad_steps
-from hypocenter.record.reader import RecordedRun
+from hypocenter.record.gather import kept_rows
+from hypocenter.record.reader import RecordedRun, ranked, with_rank
+from hypocenter.record.schema import READINGS, encoded
 
 if TYPE_CHECKING:
     from hypocenter.detect.step_columns import StepColumns
 
 MANY_RANKS = 16  # from here on rows that tell nothing new are left out
 FEW_BAD = 4  # gradients that are not finite, of one step of one rank: a rule needs to know whether it is only one
+ROWS_OF_TABLE = 50_000
 _LAW_PORTS = ("grad_made", "grad_used")
 
 
@@ -42,14 +45,14 @@ class Partial:
     """What came of some ranks."""
 
     looks: dict[int, RankLook] = field(default_factory=dict[int, RankLook])
-    aside: dict[int, pa.Table] = field(default_factory=dict)  # few rows of each rank that rules over ranks read
+    aside: list[pa.Table] = field(default_factory=list)  # few rows of ranks, that rules over ranks read
     sketch: JobSketch | None = None  # None: one rank alone is compared with nobody
     broken: list[Broken] = field(default_factory=list[Broken])  # rules
 
     def merge(self, other: Partial) -> None:
         """Take in the ranks of another one, of the same job."""
         self.looks |= other.looks
-        self.aside |= other.aside
+        self.aside += other.aside
         if self.sketch is None:
             self.sketch = other.sketch
         elif other.sketch is not None:
@@ -86,7 +89,7 @@ def look_at_ranks(
     """
     is_job, own = len(recorded.ranks) > 1, Engine(engine.rules(plugins))
     found = Partial(sketch=JobSketch(recorded.places, recorded.ranks) if is_job else None)
-    reads = rules_over_ranks(recorded, plugins).reads
+    reads, aside = rules_over_ranks(recorded, plugins).reads, _Aside()
     for rank in ranks:
         beside = Beside(rank, is_sketched=is_job, is_read=bool(reads))
         look = look_at(
@@ -99,9 +102,10 @@ def look_at_ranks(
         )
         found.looks[rank] = look
         if look.is_trusted and reads:
-            found.aside[rank] = beside.table()
+            aside.add(beside.table())
         if found.sketch is not None:
             found.sketch.add(beside.sketch if look.is_trusted else RankSketch(rank=rank, is_odd=True), look.records)
+    found.aside = aside.tables()
     found.broken = list(engine.CATALOGUE.broken)
     return found
 
@@ -125,7 +129,32 @@ def thinned(kept: pa.Table, records: StepColumns) -> pa.Table:
     is_counted = np.isin(step[order], records.steps[records.column("n_bad_grads") >= FEW_BAD])
     keep = np.ones(kept.num_rows, dtype=np.bool_)
     keep[at[order][(number >= FEW_BAD) & is_counted]] = False
-    return kept.filter(pa.array(keep)) if not keep.all() else kept
+    return kept.filter(mask_of(keep)) if not keep.all() else kept
+
+
+class _Aside:
+    """Tables of few rows in, few tables of many rows out: they may travel, and each column of each table costs."""
+
+    def __init__(self) -> None:
+        self._done: list[pa.Table] = []
+        self._waiting: list[pa.Table] = []
+
+    def add(self, table: pa.Table) -> None:
+        """The next one, with words as dictionaries."""
+        self._waiting.append(table)
+        if sum(table.num_rows for table in self._waiting) >= ROWS_OF_TABLE:
+            self._flush()
+
+    def tables(self) -> list[pa.Table]:
+        """All, with words as they are."""
+        if self._waiting:
+            self._flush()
+        return self._done
+
+    def _flush(self) -> None:
+        whole = pa.concat_tables(self._waiting).unify_dictionaries().combine_chunks()
+        self._done.append(whole.cast(ranked(READINGS)))
+        self._waiting.clear()
 
 
 class Beside:
@@ -142,39 +171,33 @@ class Beside:
         """The next batch."""
         if self._is_sketched:
             self.sketch.add(columns)
-        if self._is_read:
-            few = self._few(columns) if columns.n else np.zeros(0, np.bool_)
+        if self._is_read and columns.n:
+            few = self._few(columns)
             if few.any():
-                self._kept.append(columns.batch.filter(_arrow(few)))
+                self._kept.append(kept_rows(columns.batch, mask_of(few)))
 
     def _few(self, columns: Columns) -> Bools:
-        few = columns.equal("site", "sdc")
+        kinds = columns.kinds
+        few = kinds.equal("site", "sdc")
         if not self._is_sketched:
-            return few
-        of_comm = columns.equal("phase", "comm") | columns.equal("port", REDUCED)
-        few |= of_comm | columns.equal("port", *_LAW_PORTS)
+            return columns.rows(few)
+        is_of_comm = kinds.equal("phase", "comm") | kinds.equal("port", REDUCED)
+        of_comm = columns.rows(is_of_comm)
+        found = columns.rows(few | is_of_comm | kinds.equal("port", *_LAW_PORTS))
         steps, last = np.union1d(columns.steps[of_comm], self._steps), int(columns.steps[-1])
         if self._pending is not None and self._pending[0] in steps:  # that step began in the batch before
             self._kept.append(self._pending[1])
         self._pending = None
         if len(steps):
-            few |= columns.has("digest") & np.isin(columns.steps, steps)
+            found |= columns.has("digest") & np.isin(columns.steps, steps)
         if last in steps:
             self._steps = np.array([last])
         else:
             self._steps = np.zeros(0, np.int64)
-            rows = columns.has("digest") & (columns.steps == last) & ~few
-            self._pending = last, columns.batch.filter(_arrow(rows))
-        return few
+            rows = columns.has("digest") & (columns.steps == last) & ~found
+            self._pending = last, kept_rows(columns.batch, mask_of(rows))
+        return found
 
     def table(self) -> pa.Table:
-        """The rows, with their rank and words as they are."""
-        from hypocenter.record.reader import with_rank
-        from hypocenter.record.schema import READINGS
-
-        plain = [pa.Table.from_batches([batch]).cast(READINGS) for batch in self._kept]
-        return with_rank(pa.concat_tables([READINGS.empty_table(), *plain]), self._rank)
-
-
-def _arrow(rows: Bools) -> pa.Array:
-    return pa.array(rows)
+        """The rows, with their rank, and words as numbers into dictionaries."""
+        return with_rank(pa.Table.from_batches(self._kept, encoded(READINGS)), self._rank)

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from hypocenter.detect.batch_series import BatchSeries
-from hypocenter.detect.columns import Bools, Columns, Ints
+from hypocenter.detect.columns import Bools, Columns, Ints, Kinds, mask_of
 from hypocenter.detect.engine import LARGE_HALF, SCALARS, Engine, Reads
 from hypocenter.detect.law_rows import BALANCED
 from hypocenter.detect.misuse import STILL, TRAINED
@@ -56,44 +56,46 @@ class RankWalk:
 
     def take(self, columns: Columns) -> Bools:
         """The next batch."""
-        own = ~(
-            columns.begins("port", *OVER_RANKS) | columns.equal("port", BALANCED) | columns.equal("site", UNWRAPPED)
-        )
-        wakes = self._wakes(columns) & own
-        of_batches = columns.equal("phase", "data") & columns.begins("site", BATCH_PREFIX) & own
+        kinds = columns.kinds
+        own = ~(kinds.begins("port", *OVER_RANKS) | kinds.equal("port", BALANCED) | kinds.equal("site", UNWRAPPED))
+        of_batches = kinds.equal("phase", "data") & kinds.begins("site", BATCH_PREFIX) & own
         if "batch" in self._reads:
             self.batches.add(columns, of_batches)
-        if columns.is_nonfinite.any():
-            of_step = columns.equal("phase", "grad") | (columns.equal("phase", "loss") & columns.equal("site", "loss"))
-            self.bad_steps.append(columns.steps[columns.is_nonfinite & of_step])
-        if not self._keeps_all:
-            return wakes
-        plain = columns.equal("port", "value") if "scalar" in self._reads else np.zeros(columns.n, np.bool_)
-        if "optimizer" in self._reads:
-            plain |= columns.equal("phase", "optimizer")
-        if "batch" in self._reads:
-            plain |= of_batches
-        return wakes | (plain & own)
+        is_bad = columns.is_nonfinite
+        if is_bad.any():
+            of_step = kinds.equal("phase", "grad") | (kinds.equal("phase", "loss") & kinds.equal("site", "loss"))
+            self.bad_steps.append(columns.steps[is_bad & columns.rows(of_step)])
+        taken = self._kinds_that_wake(kinds)
+        if self._keeps_all:
+            taken |= kinds.equal("port", "value") if "scalar" in self._reads else False
+            taken |= kinds.equal("phase", "optimizer") if "optimizer" in self._reads else False
+            taken |= of_batches if "batch" in self._reads else False
+        return columns.rows(taken & own) | (self._rows_that_wake(columns) & columns.rows(own))
 
-    def _wakes(self, columns: Columns) -> Bools:
+    def _kinds_that_wake(self, kinds: Kinds) -> Bools:
+        """Those whose words say so."""
         reads = self._reads
-        if "all" in reads:
-            return np.ones(columns.n, np.bool_)
-        found = np.zeros(columns.n, np.bool_)
-        if "nonfinite" in reads:
-            found |= columns.is_nonfinite
+        is_plain = kinds.equal("port", "value") & kinds.equal("site", *SCALARS)
+        found = np.full(len(is_plain), "all" in reads)
         if "scaler" in reads:
-            found |= columns.equal("phase", "scaler")
-        if reads & {"optimizer", "scalar"}:
-            is_plain = columns.equal("port", "value") & columns.equal("site", *SCALARS)
-            if "optimizer" in reads:
-                found |= columns.equal("phase", "optimizer") & ~is_plain
-            if "scalar" in reads:
-                found |= columns.equal("port", "value") & ~is_plain
-        if reads & {"large-half", "half-grad"}:
-            is_half = columns.equal("dtype", "float16")
-            if is_half.any():
-                found |= self._half(columns, is_half)
+            found |= kinds.equal("phase", "scaler")
+        if "optimizer" in reads:
+            found |= kinds.equal("phase", "optimizer") & ~is_plain
+        if "scalar" in reads:
+            found |= kinds.equal("port", "value") & ~is_plain
+        return found
+
+    def _rows_that_wake(self, columns: Columns) -> Bools:
+        """Those whose numbers say so."""
+        reads, kinds = self._reads, columns.kinds
+        found = columns.is_nonfinite.copy() if "nonfinite" in reads else np.zeros(columns.n, np.bool_)
+        is_half = kinds.equal("dtype", "float16")
+        if reads & {"large-half", "half-grad"} and is_half.any():
+            if "large-half" in reads:
+                found |= columns.rows(is_half) & (columns.numbers("absmax") > LARGE_HALF)
+            if "half-grad" in reads:
+                of_grad = columns.rows(is_half & kinds.equal("phase", "backward", "grad"))
+                found |= of_grad & (columns.numbers("n_hist") > 0)
         if "near-limit" in reads:
             found |= _near_limit(columns)
         if "zero" in reads:
@@ -103,21 +105,13 @@ class RankWalk:
             found |= np.isin(columns.steps, self._whole)
         return found
 
-    def _half(self, columns: Columns, is_half: Bools) -> Bools:
-        found = np.zeros(columns.n, np.bool_)
-        if "large-half" in self._reads:
-            found |= is_half & (columns.numbers("absmax") > LARGE_HALF)
-        if "half-grad" in self._reads:
-            found |= is_half & (columns.numbers("n_hist") > 0) & columns.equal("phase", "backward", "grad")
-        return found
-
 
 def _near_limit(columns: Columns) -> Bools:
-    rows, words = columns.words("dtype")
-    limits = np.array([NEAR_LIMIT.get(word, np.inf) for word in words])
+    index, words = columns.kinds.words("dtype")
+    limits = np.array([NEAR_LIMIT.get(word, np.inf) for word in words])[index]
     if not np.isfinite(limits).any():
         return np.zeros(columns.n, np.bool_)
-    return columns.numbers("absmax") > limits[rows]
+    return columns.numbers("absmax") > limits[columns.kind]
 
 
 def look_at(
@@ -147,7 +141,7 @@ def look_at(
         columns = Columns(batch)
         if beside is not None:
             beside(columns)
-        return pa.array(walk.take(columns))
+        return mask_of(walk.take(columns))
 
     kept = recorded.walk(rank, take)
     look = RankLook(rank=rank, records=StepColumns(recorded.record_table(rank)), is_trusted=kept is not None)
@@ -155,7 +149,7 @@ def look_at(
     codes = _asked(engine, RankSeries(look.records, bad, walk.batches))
     if kept is None or len(codes.always):
         everything = RankWalk(reads, whole, keeps_all=True)
-        kept = recorded.walk(rank, lambda batch: pa.array(everything.take(Columns(batch))))
+        kept = recorded.walk(rank, lambda batch: mask_of(everything.take(Columns(batch))))
     if kept is not None:
         kept = kept if thin is None else thin(kept, look.records)
         look.still = _still_in(kept)

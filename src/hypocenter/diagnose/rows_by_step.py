@@ -41,16 +41,17 @@ class RowsByStep:
         self._options = ipc.IpcWriteOptions(compression=lz4, use_threads=False)
 
     def put(self, table: pa.Table) -> None:
-        """Put the rows of the next rank away; ranks come in rising order."""
+        """Put rows away, of a rank or of several."""
         if self._empty is None:
             self._empty = table.schema.empty_table()
         if not table.num_rows:
             return
         steps = np.unique(table["step"].to_numpy())
         if self._n_ranks is not None and not self._steps:
-            self._n_steps = max(1, _ROWS_OF_BLOCK * len(steps) // (table.num_rows * max(1, self._n_ranks)))
+            n_rows = table.num_rows * max(1, self._n_ranks) // len(np.unique(table["rank"].to_numpy()))
+            self._n_steps = max(1, _ROWS_OF_BLOCK * len(steps) // n_rows)
         self._steps.update(steps.tolist())
-        self._waiting.append(_in_order(table))
+        self._waiting.append(_by_step(table))
         self._n_waiting += table.num_rows
         if self._n_waiting >= _ROWS_AT_ONCE:
             self._pack()
@@ -82,9 +83,9 @@ class RowsByStep:
         if not pieces:
             return {}
         table = pa.concat_tables(pieces).combine_chunks()
-        step = table["step"].to_numpy()
-        if (np.diff(step) < 0).any():
-            table = table.take(pa.array(np.argsort(step, kind="stable")))
+        at = np.lexsort([table[name].to_numpy() for name in ("order", "rank", "step")])
+        if (np.diff(at) != 1).any():
+            table = table.take(pa.array(at))
         return {step: table.slice(start, stop - start) for step, start, stop in _runs(table["step"].to_numpy())}
 
     def _pack(self) -> None:
@@ -103,13 +104,10 @@ class RowsByStep:
             self._file.write(packed)
 
 
-def _in_order(table: pa.Table) -> pa.Table:
-    """The rows of one rank by step and execution order; as they were written, they mostly are."""
-    step, order = table["step"].to_numpy(), table["order"].to_numpy()
-    later = np.diff(step)
-    if (later < 0).any() or (np.diff(order)[later == 0] < 0).any():
-        return table.take(pa.array(np.lexsort((order, step))))
-    return table
+def _by_step(table: pa.Table) -> pa.Table:
+    """The rows in order of steps; as they were written, those of one rank mostly are."""
+    step = table["step"].to_numpy()
+    return table.take(pa.array(np.argsort(step, kind="stable"))) if (np.diff(step) < 0).any() else table
 
 
 def _runs(number: np.ndarray) -> list[tuple[int, int, int]]:

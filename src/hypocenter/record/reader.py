@@ -494,10 +494,17 @@ def _rows(batch: pa.RecordBatch, want: Want) -> pa.RecordBatch:
     return batch if want.where is None else batch.filter(want.where(batch))
 
 
+_RANK = pa.field("rank", pa.int32(), nullable=False)
+
+
 def with_rank(table: pa.Table, rank: int) -> pa.Table:
     """The table with a column `rank`."""
-    column = pa.array(np.full(table.num_rows, rank, np.int32))
-    return table.append_column(pa.field("rank", pa.int32(), nullable=False), column)
+    return table.append_column(_RANK, pa.array(np.full(table.num_rows, rank, np.int32)))
+
+
+def ranked(schema: pa.Schema) -> pa.Schema:
+    """The columns of such a table."""
+    return schema.append(_RANK)
 
 
 def _rank_problems(rank: int, known: Sequence[Knowledge], numbers: Mapping[str, int]) -> list[str]:

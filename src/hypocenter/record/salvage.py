@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 import pyarrow as pa
 from pyarrow import ipc
 
 from hypocenter.errors import CorruptRecordingError, first_line
+from hypocenter.record.constant_columns import constant_columns
 from hypocenter.record.gather import EVERYTHING, Gathered, Want
 from hypocenter.record.journal import Journaled, read_journal
 from hypocenter.record.layout import FORMAT, SEALED_SUFFIX, journal_path
@@ -140,20 +142,36 @@ def sealed_batches(path: Path, schema: pa.Schema, verdict: Verdict, *, projected
         with pq.ParquetFile(path, read_dictionary=words) as file:
             verdict.started_ns = _started_ns(file.schema_arrow, path)
             present = set(file.schema_arrow.names)
-            columns = [name for name in schema.names if name in present] if projected else None
-            for batch in file.iter_batches(columns=columns, use_threads=False):
-                yield fitted(batch, schema)
+            names = [name for name in schema.names if name in present]
+            for group in range(file.num_row_groups):
+                known = constant_columns(file, group, schema)
+                columns = [name for name in names if name not in known] or names[:1]
+                at = 0
+                for batch in file.iter_batches(row_groups=[group], columns=columns, use_threads=False):
+                    yield fitted(batch, schema, {name: each.slice(at, batch.num_rows) for name, each in known.items()})
+                    at += batch.num_rows
     except (CorruptRecordingError, FileNotFoundError):
         raise
     except Exception as error:
         verdict.problem = f"cannot be read ({first_line(error)})"
 
 
-def fitted(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """The batch in the columns of `schema`, checked down to each offset and each character."""
+def fitted(
+    batch: pa.RecordBatch, schema: pa.Schema, known: Mapping[str, pa.Array] = MappingProxyType({})
+) -> pa.RecordBatch:
+    """The batch in the columns of `schema`, checked down to each offset and each character.
+
+    Args:
+        batch: as it was read.
+        schema: columns that are wanted.
+        known: some of them, in their types, that were not read.
+    """
     batch.validate(full=True)
     arrays: list[pa.Array] = []
     for field in schema:
+        if field.name in known:
+            arrays.append(known[field.name])
+            continue
         at = batch.schema.get_field_index(field.name)
         if at < 0 and field.nullable:  # a column that came later
             arrays.append(pa.nulls(batch.num_rows, field.type))

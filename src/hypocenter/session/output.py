@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from hypocenter._version import __version__
-from hypocenter.config import Config, size_of
+from hypocenter.config import Config, bytes_kept
 from hypocenter.nouns import Finding, Reading, StepRecord
 from hypocenter.record.all_rows import AllRows
 from hypocenter.record.catalogue import Sinks, SinkStart, load_sinks
@@ -98,7 +98,9 @@ class Output:
         versions = {"hypocenter": __version__, **self._versions}
         start_run(self._directory, self._command, asdict(self._config), world_size, versions, self._imposed)
         self._ship = self._shipper(rank)
-        writer = Writer(self._directory, rank=rank, warn=self._warn, keep=_keep(self._config), ship=self._ship)
+        writer = Writer(
+            self._directory, rank=rank, warn=self._warn, keep=_keep(self._config, world_size), ship=self._ship
+        )
         start = SinkStart(rank=rank, world_size=world_size, directory=self._directory, ending=self._tell_the_rest)
         if self._config.sinks and rank == 0:
             self._found = FoundLive(self._directory)
@@ -130,7 +132,7 @@ class Output:
         return Shipper(freight, self._warn)
 
 
-def _keep(config: Config) -> Keep:
+def _keep(config: Config, n_ranks: int) -> Keep:
     """What may be kept of a rank. Above sentinel somebody has asked for rows: they stay while there is room."""
     n_steps = config.keep_steps or (WHOLE_STEPS if config.level == "sentinel" else None)
-    return Keep(n_bytes=size_of(config.keep), n_steps=n_steps)
+    return Keep(n_bytes=bytes_kept(config.keep, n_ranks), n_steps=n_steps)

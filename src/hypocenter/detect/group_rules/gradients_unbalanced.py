@@ -28,9 +28,9 @@ When it is wrong
 from __future__ import annotations
 
 import statistics
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,9 +98,12 @@ def _judged(
     step: int, habits: _Habits, parameters: Mapping[str, LawSketches], ranks: Sequence[int]
 ) -> Iterator[Finding]:
     """By both laws. Where replicas are sums they are not each rank's own, though one rank may give most of a sum."""
-    looked = {name: each for name, each in parameters.items() if name in habits.replicas and each.used}
-    for each in looked.values():  # on some ranks it took no part in this step
-        each.made.update({rank: np.zeros(SKETCH) for rank in ranks if rank not in each.made})
+    nothing = {rank: np.zeros(SKETCH) for rank in ranks}  # on some ranks it took no part in this step
+    looked = {
+        name: replace(each, made=nothing | each.made)
+        for name, each in parameters.items()
+        if name in habits.replicas and each.used
+    }
     if looked and len(ranks) <= N_RANKS_AT_MOST:
         yield from _sums(step, habits, looked, ranks)
     habits.are_sums = habits.are_sums or habits.n_sums >= STAYS
@@ -123,7 +126,8 @@ def _sums(step: int, habits: _Habits, looked: Mapping[str, LawSketches], ranks: 
         return  # two ranks gave the same
     usual = statistics.median(weights) if weights else 0.0
     if usual <= 0:
-        yield from _none(step, habits, -1, looked, is_habit=habits.n_sums >= STAYS)
+        sums = _Pairs.of_sum(looked)
+        yield from _none(step, habits, -1, lambda: sums.are_of_before(step, habits)[0], is_habit=habits.n_sums >= STAYS)
         habits.n_sums = 0
         return
     habits.n_sums += 1
@@ -136,27 +140,24 @@ def _sums(step: int, habits: _Habits, looked: Mapping[str, LawSketches], ranks: 
 
 def _own(step: int, habits: _Habits, parameters: Mapping[str, LawSketches]) -> Iterator[Finding]:
     """Parts: what is used on a rank is what the replay gives on it."""
-    by_rank: dict[int, dict[str, tuple[_Vector, _Vector]]] = defaultdict(dict)
-    for name, each in parameters.items():
-        for rank, used in each.used.items():
-            if rank in each.made and each.made[rank].any():
-                by_rank[rank][name] = used, each.made[rank]
-    for rank, pairs in sorted(by_rank.items()):
-        factor = _common_factor(list(pairs.values()))
+    pairs = _Pairs.of_each_rank(parameters)
+    factors, is_near = pairs.common_factors()
+    of_before = cache(lambda: pairs.are_of_before(step, habits))
+    for at, (rank, factor) in enumerate(zip(pairs.owners, factors, strict=True)):
         n_before = habits.n_owners.get(rank, 0)
         habits.n_owners[rank] = 0 if factor is None else n_before + 1
         if factor is None:
-            mine = {name: parameters[name] for name in pairs}
-            yield from _none(step, habits, rank, mine, is_habit=n_before >= STAYS)
+            yield from _none(step, habits, rank, lambda at=at: of_before()[at], is_habit=n_before >= STAYS)
             continue
-        for name, (used, made) in pairs.items():
-            is_balanced = _is_near(used, factor * made)
+        for row in range(pairs.starts[at], pairs.starts[at + 1]):
+            name = pairs.keys[row][0]
             n_before = habits.n_own.get((name, rank), 0)
-            habits.n_own[name, rank] = n_before + 1 if is_balanced else 0
-            if is_balanced or n_before < STAYS or name in habits.is_told:
+            habits.n_own[name, rank] = n_before + 1 if is_near[row] else 0
+            if is_near[row] or n_before < STAYS or name in habits.is_told:
                 continue
             habits.is_told.add(name)
-            share, how = _how(rank, used, {rank: made}, factor * made)
+            made = pairs.made[row]
+            share, how = _how(rank, pairs.used[row], {rank: made}, factor * made)
             yield _finding(step, rank, name, f"the gradient of {name} on rank {rank} {how}", share, _before(n_before))
         yield from _factor(step, habits, rank, factor)
 
@@ -173,18 +174,21 @@ def _factor(step: int, habits: _Habits, rank: int, factor: float) -> Iterator[Fi
 
 
 def _none(
-    step: int, habits: _Habits, rank: int, looked: Mapping[str, LawSketches], *, is_habit: bool
+    step: int, habits: _Habits, rank: int, are_of_before: Callable[[], bool], *, is_habit: bool
 ) -> Iterator[Finding]:
     """Most parameters are something else than the law says, and nothing that was named before explains it.
 
     Args:
+        step: audited.
+        habits: of the steps before.
         rank: whose own gradients these are; -1 of a sum over ranks.
+        are_of_before: whether they hold those of the step before.
         is_habit: whether the law was kept at the steps before.
     """
     if habits.is_told:
         return
     piled = habits.piled.setdefault(rank, [])
-    is_of_before = _is_of_before(step, habits, looked, rank)
+    is_of_before = are_of_before()
     if is_of_before:
         piled.append(step)
     if not is_habit and not (is_of_before and len(piled) >= STAYS):
@@ -197,29 +201,74 @@ def _none(
     yield _finding(step, max(rank, 0), "", f"the gradients of most parameters {how}", 0.0, [why])
 
 
-def _is_of_before(step: int, habits: _Habits, looked: Mapping[str, LawSketches], rank: int) -> bool:
-    """Whether what is used is what was used at the step before and what this one gives, times one factor of all."""
-    if habits.last_step != step - 1:
-        return False
-    pairs: list[tuple[_Vector, _Vector]] = []
-    for name, each in looked.items():
-        mean = np.mean(list(each.made.values()), axis=0) if rank < 0 else None
-        for at in each.used if rank < 0 else {rank} & each.used.keys():
-            before, made = habits.last.get((name, at)), mean if rank < 0 else each.made.get(at)
-            if before is not None and made is not None:
-                both = before + made
-                pairs += [(each.used[at], both)] if before.any() and both.any() else []
-    return len(pairs) > 0 and _common_factor(pairs) is not None
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Pairs:
+    """What is used and what the replay gives, a row for each: those of many ranks are compared at once."""
+
+    owners: tuple[int, ...]  # ranks; -1 of a sum over ranks
+    starts: tuple[int, ...]  # of each owner's rows, and where the last ones end
+    keys: tuple[tuple[str, int], ...]  # parameter and rank of each row
+    used: _Vector
+    made: _Vector
+
+    @classmethod
+    def of_each_rank(cls, parameters: Mapping[str, LawSketches]) -> _Pairs:
+        """Each rank's own, in rising order of ranks; not those of which the replay gives nothing."""
+        both = [(rank, name) for name, each in parameters.items() for rank in each.used if rank in each.made]
+        keys = [(name, rank) for rank, name in sorted(both, key=lambda pair: pair[0])]
+        used, made = _rows(parameters[n].used[r] for n, r in keys), _rows(parameters[n].made[r] for n, r in keys)
+        some = np.flatnonzero(made.any(axis=1))
+        keys = tuple(keys[row] for row in some.tolist())
+        ranks = [rank for _, rank in keys]
+        starts = [row for row, rank in enumerate(ranks) if not row or rank != ranks[row - 1]]
+        return cls(
+            owners=tuple(ranks[row] for row in starts), starts=(*starts, len(keys)), keys=keys, used=used[some],
+            made=made[some],
+        )  # fmt: skip
+
+    @classmethod
+    def of_sum(cls, looked: Mapping[str, LawSketches]) -> _Pairs:
+        """What each rank uses and the mean over ranks."""
+        keys = tuple((name, rank) for name, each in looked.items() for rank in each.used)
+        means = {name: np.mean(list(each.made.values()), axis=0) for name, each in looked.items()}
+        used, made = _rows(looked[n].used[r] for n, r in keys), _rows(means[n] for n, _ in keys)
+        return cls(owners=(-1,), starts=(0, len(keys)), keys=keys, used=used, made=made)
+
+    def are_of_before(self, step: int, habits: _Habits) -> list[bool]:
+        """By owner: what is used is what was used at the step before and what this one gives, times one factor."""
+        found = [False] * len(self.owners)
+        if habits.last_step != step - 1:
+            return found
+        nothing = np.zeros(SKETCH)
+        before = _rows(habits.last.get(key, nothing) for key in self.keys)
+        both = before + self.made
+        some = np.flatnonzero(before.any(axis=1) & both.any(axis=1))
+        starts = np.searchsorted(some, self.starts)
+        owned = np.flatnonzero(np.diff(starts))
+        rest = replace(
+            self, owners=tuple(self.owners[at] for at in owned), starts=(*starts[owned].tolist(), len(some)),
+            keys=tuple(self.keys[row] for row in some.tolist()), used=self.used[some], made=both[some],
+        )  # fmt: skip
+        for at, factor in zip(owned.tolist(), rest.common_factors()[0], strict=True):
+            found[at] = factor is not None
+        return found
+
+    def common_factors(self) -> tuple[list[float | None], NDArray[np.bool_]]:
+        """By owner the factor of most of its rows, None where there is none; which rows have it."""
+        starts, sizes = np.array(self.starts[:-1], np.int64), np.diff(self.starts)
+        if not len(sizes):
+            return [], np.zeros(0, np.bool_)
+        owner = np.repeat(np.arange(len(sizes)), sizes)
+        factors = (self.used * self.made).sum(axis=1) / (self.made * self.made).sum(axis=1)
+        usual = factors[np.lexsort((factors, owner))][starts + (sizes - 1) // 2]
+        wanted = usual[owner][:, None] * self.made
+        is_near = np.linalg.norm(self.used - wanted, axis=1) <= TOLERANCE * np.linalg.norm(wanted, axis=1)
+        is_common = (usual > 0) & (2 * np.add.reduceat(is_near.astype(np.int64), starts) > sizes)
+        return [float(f) if is_so else None for f, is_so in zip(usual, is_common, strict=True)], is_near
 
 
-def _common_factor(pairs: Sequence[tuple[_Vector, _Vector]]) -> float | None:
-    """The factor of most of (used, made); None where there is none."""
-    used, made = (np.stack(side) for side in zip(*pairs, strict=True))
-    factors = (used * made).sum(axis=1) / (made * made).sum(axis=1)
-    usual = float(np.sort(factors)[(len(pairs) - 1) // 2])
-    wanted = usual * made
-    is_near = np.linalg.norm(used - wanted, axis=1) <= TOLERANCE * np.linalg.norm(wanted, axis=1)
-    return usual if usual > 0 and 2 * int(is_near.sum()) > len(pairs) else None
+def _rows(vectors: Iterable[_Vector]) -> _Vector:
+    return np.concatenate([np.zeros(0), *vectors]).reshape(-1, SKETCH)
 
 
 def _is_near(a: _Vector, b: _Vector) -> bool:
