@@ -71,6 +71,7 @@ def test_a_fresh_dump_tells_loss_updates_and_every_operator(healthy: tuple[Recor
     assert diagnose(run).status == "healthy"
 
 
+@pytest.mark.night
 def test_a_cell_with_another_eps_is_where_two_dumps_part(
     healthy: tuple[RecordedRun, list[float]], tmp_path: Path
 ) -> None:
@@ -83,6 +84,7 @@ def test_a_cell_with_another_eps_is_where_two_dumps_part(
     assert found.first.site in ("layers.1.ln", "layers.1.ln.LayerNorm")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "cause", "op"), [("half", "format-overflow", "Mul"), ("log", "log-of-zero", "Log")])
 def test_where_it_went_wrong_is_named(tmp_path: Path, kind: str, cause: str, op: str) -> None:
     dump, losses = dumped(tmp_path / "made", kind)

@@ -334,6 +334,7 @@ def test_a_frozen_parameter_that_moves(tmp_path):
     assert row.summary.sketch == pytest.approx((1 - 0.99**3, 0), rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["sentinel", "modules"])
 def test_training_is_the_same_to_the_bit(tmp_path, level):
     def made():
