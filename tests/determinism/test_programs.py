@@ -66,6 +66,7 @@ def test_lists_every_line_that_drew_without_a_seed(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.night
 def test_says_which_worker_and_where_its_draws_went(tmp_path: Path) -> None:
     found = twice("worker_seed.py", tmp_path)
 

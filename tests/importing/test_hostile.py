@@ -98,6 +98,7 @@ def test_a_damaged_monitor_gives_a_run_or_one_error(seed: int, tmp_path: Path) -
     tried(folder, tmp_path / "run", "msprobe-monitor")
 
 
+@pytest.mark.night
 @quick
 @given(seed=st.integers(0, 2**32))
 def test_damaged_files_of_values_are_left_out(seed: int, tmp_path: Path) -> None:

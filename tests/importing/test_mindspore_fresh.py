@@ -20,7 +20,10 @@ from mindspore_trees import imported, reading_of  # isort: skip
 
 PROGRAM = Path(__file__).parent / "programs" / "dumped_by_mindspore.py"
 PYTHON = os.environ.get("MINDSPORE_PYTHON", sys.executable if find_spec("mindspore") else "")
-pytestmark = pytest.mark.skipif(not PYTHON, reason="no MindSpore here, and MINDSPORE_PYTHON names none")
+pytestmark = [
+    pytest.mark.night,  # dumps that MindSpore made before are read in CI (test_mindspore_dump.py)
+    pytest.mark.skipif(not PYTHON, reason="no MindSpore here, and MINDSPORE_PYTHON names none"),
+]
 
 _WIDE_SUM = 1e-5  # relative, of sums of some hundred float32 numbers
 
@@ -71,7 +74,6 @@ def test_a_fresh_dump_tells_loss_updates_and_every_operator(healthy: tuple[Recor
     assert diagnose(run).status == "healthy"
 
 
-@pytest.mark.night
 def test_a_cell_with_another_eps_is_where_two_dumps_part(
     healthy: tuple[RecordedRun, list[float]], tmp_path: Path
 ) -> None:
@@ -84,7 +86,6 @@ def test_a_cell_with_another_eps_is_where_two_dumps_part(
     assert found.first.site in ("layers.1.ln", "layers.1.ln.LayerNorm")
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "cause", "op"), [("half", "format-overflow", "Mul"), ("log", "log-of-zero", "Log")])
 def test_where_it_went_wrong_is_named(tmp_path: Path, kind: str, cause: str, op: str) -> None:
     dump, losses = dumped(tmp_path / "made", kind)
