@@ -7,9 +7,13 @@ import os
 import sys
 import tempfile
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
+
+# What tests of many folders share.
+sys.path.insert(0, str(Path(__file__).parent / "processes"))
 
 # With it Python writes a printed line and its end one after the other, and lines of several ranks become mixed.
 os.environ.pop("PYTHONUNBUFFERED", None)
@@ -27,19 +31,36 @@ settings.load_profile("any machine")
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """What CI asks for."""
-    parser.addoption("--one-slow-case", action="store_true", help="of a slow test's cases only the first")
+    parser.addoption("--by-day", action="store_true", help="nothing marked `night`, of what is marked `slow` the first")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the other cases of slow tests to the night (.github/workflows/nightly.yml)."""
-    if not config.getoption("--one-slow-case"):
+    """Leave to the night (.github/workflows/nightly.yml) what CI does not run at each commit.
+
+    The choice is the same for all commits: what fails in CI passed at the commit before.
+    """
+    if not config.getoption("--by-day"):
         return
+    of_day = [item for item in items if item.get_closest_marker("night") is None]
     first: dict[str, pytest.Item] = {}
-    for item in items:
-        first.setdefault(item.nodeid.partition("[")[0], item)
-    kept = {*first.values(), *(item for item in items if item.get_closest_marker("slow") is None)}
+    for item in of_day:
+        for whole in (_test_of(item), *(node.nodeid for node in item.listchain()[:-1])):
+            first.setdefault(whole, item)
+    kept = {item for item in of_day if (slow := _slow_whole(item)) is None or first[slow] is item}
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = [item for item in items if item in kept]
+
+
+def _slow_whole(item: pytest.Item) -> str | None:
+    """Of what only the first is run: the file, or the test, that is marked `slow`; none if neither is."""
+    marked = [node for node, _ in item.iter_markers_with_node("slow")]
+    if not marked:
+        return None
+    return _test_of(item) if marked[-1] is item else marked[-1].nodeid
+
+
+def _test_of(item: pytest.Item) -> str:
+    return item.nodeid.partition("[")[0]
 
 
 @pytest.fixture(autouse=True, scope="module")

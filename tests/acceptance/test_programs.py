@@ -17,6 +17,7 @@ def by_id(case: casebook.Case) -> str:
     return case.id
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", PROGRAMS, ids=by_id)
 def test_the_fault_is_real(case: casebook.Case) -> None:
     """Plain torch: finite before the planted step, not finite at it; the healthy twin stays finite."""
@@ -29,6 +30,7 @@ def test_the_fault_is_real(case: casebook.Case) -> None:
     assert all(casebook.is_finite(loss) for loss in healthy.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("case", "level"),
     [pytest.param(case, LEVELS[i % 2], id=f"{case.id}-{LEVELS[i % 2]}") for i, case in enumerate(PROGRAMS)],
@@ -40,6 +42,7 @@ def test_step_and_microbatch_are_right(case: casebook.Case, level: str, tmp_path
     assert outcome.exit_code == 0, outcome.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", PROGRAMS, ids=by_id)
 def test_twin_is_silent(case: casebook.Case, tmp_path: Path) -> None:
     outcome = casebook.run(case, tmp_path / "run", "--healthy")

@@ -40,6 +40,7 @@ def overflow(model: str, precision: str, *more: str, microbatch: int = 0, place:
     return casebook.Case(id=f"{model}-{precision}", script=EXAMPLE, answer=answer)
 
 
+@pytest.mark.night
 @pytest.mark.parametrize(("model", "precision"), VARIANTS)
 def test_output_projection(model: str, precision: str, tmp_path: Path) -> None:
     """`wo` overflows: a Linear, so that module hooks could name it too."""
@@ -50,6 +51,7 @@ def test_output_projection(model: str, precision: str, tmp_path: Path) -> None:
     assert casebook.mismatches(case, outcome) == [], (outcome.first, outcome.stderr)
 
 
+@pytest.mark.night
 @pytest.mark.parametrize(("model", "precision"), VARIANTS)
 def test_product_inside_a_module(model: str, precision: str, tmp_path: Path) -> None:
     """`gelu(wi_0) * wi_1` overflows: no module of its own, module hooks name the next one."""
@@ -60,6 +62,7 @@ def test_product_inside_a_module(model: str, precision: str, tmp_path: Path) -> 
     assert casebook.mismatches(case, outcome) == [], (outcome.first, outcome.stderr)
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("precision", ["autocast", "half"])
 def test_last_of_three_microbatches(precision: str, tmp_path: Path) -> None:
     case = overflow("t5", precision, "--accumulate", "3", microbatch=2)
@@ -69,6 +72,7 @@ def test_last_of_three_microbatches(precision: str, tmp_path: Path) -> None:
     assert casebook.mismatches(case, outcome) == [], (outcome.first, outcome.stderr)
 
 
+@pytest.mark.night
 @pytest.mark.parametrize(("model", "precision"), VARIANTS)
 def test_without_growth_nothing_is_said(model: str, precision: str, tmp_path: Path) -> None:
     case = overflow(model, precision, "--healthy")

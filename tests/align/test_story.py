@@ -50,7 +50,7 @@ def _rendered(found: Alignment) -> str:
     return terminal.render(found)
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_the_case_of_the_guide(tmp_path: Path) -> None:
     runs: list[str] = []
     how = How(start=start, tell=lambda text: runs.append(text) if "hypocenter run" in text else None)

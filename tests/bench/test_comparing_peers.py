@@ -43,7 +43,7 @@ def test_the_table_of_depths_says_what_was_counted():
     assert "x: same by sketches" in text
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_our_side_of_the_page_needs_no_msprobe(tmp_path, capsys):
     small = ["--width", "16", "--steps", "1", "--tool", "hypocenter-sketch", "--tool", "msprobe-L0", "--bug", "eps"]
 

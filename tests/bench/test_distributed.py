@@ -38,7 +38,7 @@ def test_the_page_has_a_row_for_each_number_of_ranks() -> None:
     assert "failed: `no such port`" in text
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_a_job_of_two_ranks_is_measured() -> None:
     found = measure(2, "tiny", n_rounds=1, n_pairs=2)
 

@@ -45,7 +45,7 @@ def _in_forks(monkeypatch):
     monkeypatch.setattr(rows, "_run", run)
 
 
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.usefixtures("_in_forks")
 @pytest.mark.parametrize("name", ON_CPU)
 def test_what_a_cpu_can_check_is_as_expected_on_it(monkeypatch, capsys, tmp_path, name):
@@ -58,6 +58,7 @@ def test_what_a_cpu_can_check_is_as_expected_on_it(monkeypatch, capsys, tmp_path
     assert table.strip() in capsys.readouterr().out
 
 
+@pytest.mark.night
 @pytest.mark.usefixtures("_in_forks")
 def test_what_is_not_as_expected_is_bad(tmp_path):
     options = ("--steps", "4", "--nan-at", "2")

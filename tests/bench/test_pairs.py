@@ -165,6 +165,7 @@ def test_page_shows_a_failure_as_a_failure() -> None:
     assert "failed: `boom`" in text
 
 
+@pytest.mark.night
 def test_a_worker_that_dies_is_reported_with_its_last_words(tmp_path: Path) -> None:
     from bench.overhead.pairs import WorkerDied, worker
 
@@ -175,6 +176,7 @@ def test_a_worker_that_dies_is_reported_with_its_last_words(tmp_path: Path) -> N
         pass
 
 
+@pytest.mark.night
 def test_only_the_cells_of_this_machine_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from bench.overhead import measured
     from bench.overhead.pairs import Cost

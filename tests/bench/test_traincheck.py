@@ -13,6 +13,7 @@ from bench.traincheck.cases import CASES, Case, said_of
 ALONE = [case for case in CASES if case.n_ranks == 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ALONE, ids=lambda case: case.issues)
 def test_what_is_said(case: Case) -> None:
     found = said_of(case)

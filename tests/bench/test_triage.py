@@ -18,7 +18,7 @@ from hypocenter.record import reader
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of fork in a process with threads
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_drills_end_with_the_right_verdict():
     results = drill(2, (), 2, seed=3)
 

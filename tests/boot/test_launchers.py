@@ -139,6 +139,7 @@ def n_steps(folder: Path) -> dict[int, int]:
     return found
 
 
+@pytest.mark.night
 def test_plain_script_is_recorded(tmp_path: Path) -> None:
     program = TRAIN.replace('"gloo"', '"gloo", init_method="tcp://127.0.0.1:0", rank=0, world_size=1')
 
@@ -184,7 +185,7 @@ def test_deepspeed_on_two_nodes_records_both_ranks_with_the_script_of_its_page(t
     assert n_steps(tmp_path) == {0: 3, 1: 3}
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_mp_spawn_records_both_ranks(tmp_path: Path) -> None:
     done = run(tmp_path, SPAWN, "train.py")
 

@@ -62,6 +62,7 @@ def foreign(text: str, known: set[str]) -> list[str]:
             and not key.startswith(("torch.", "torch_npu")) and not key.isupper()]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [name for name in names() if name not in ("hf_config", "recording")])
 def test_every_key_is_of_the_framework(name: str) -> None:
     candidate, known = side(name), known_to(name)
@@ -72,6 +73,7 @@ def test_every_key_is_of_the_framework(name: str) -> None:
     assert [(item, text, wrong) for item, text in told if (wrong := foreign(text, known))] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", MODELS)
 def test_every_key_is_of_the_models_class(model: str) -> None:
     candidate = side("hf_config", Entry(key="model_type", value=model, spelled=f"model_type: {model}"))

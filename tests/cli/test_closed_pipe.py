@@ -33,6 +33,7 @@ def unheard(*words: object, talk_too: bool = False) -> subprocess.CompletedProce
         os.close(writing)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "words",
     [("show", "RUN"), ("show", "RUN", "--values", "--rows", "0", "--json"), ("show", "RUN", "--sql", "from steps"),
@@ -52,6 +53,7 @@ def test_an_error_keeps_its_code_when_nobody_hears_it() -> None:
     assert unheard("show", "nope", talk_too=True).returncode == 4
 
 
+@pytest.mark.night
 def test_a_program_keeps_its_code_when_nobody_hears_us(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TRAIN)
 

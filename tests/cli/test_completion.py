@@ -69,6 +69,7 @@ BEGIN = {"bash": ["bash", "--norc", "--noprofile", "-i"], "zsh": ["zsh", "-f", "
 FIRST = {"bash": "", "zsh": "autoload -Uz compinit; compinit -u -D\n"}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="has no pseudo-terminals")
 @pytest.mark.parametrize("shell", BEGIN)
 def test_tab_completes_in_a_real_shell_with_the_line_of_the_page(shell: str, tmp_path: Path) -> None:

@@ -115,6 +115,7 @@ def test_what_float32_does_not_mend_is_no_cure_and_names_the_cause(tmp_path: Pat
     assert "= instead: " in said.out
 
 
+@pytest.mark.night
 def test_a_recording_without_a_search_is_run_again_and_keeps_the_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

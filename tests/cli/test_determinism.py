@@ -47,6 +47,7 @@ def test_nothing_to_compare_is_a_usage_error(words: list[str], tmp_path: Path) -
     assert "fix" in said.err or "hint" in said.err
 
 
+@pytest.mark.night
 def test_runs_a_program_twice_and_finds_its_cure(tmp_path: Path) -> None:
     """In real processes: what PYTHONHASHSEED decides is decided when one starts."""
     said = run("determinism", "--cure", "--json", "--out", tmp_path / "runs", PROGRAMS / "set_order.py")

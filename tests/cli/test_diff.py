@@ -128,6 +128,7 @@ def test_a_page_names_its_command(pair, tmp_path):
     assert wanted in html.unescape(page.read_text(encoding="utf-8"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["junit", "sarif", "html", "markdown", "github"])
 def test_formats_for_ci(pair, name):
     said = run("diff", *pair, "--format", name)

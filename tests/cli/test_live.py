@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 import recordings
 
 SRC = Path(__file__).resolve().parents[2] / "src"
@@ -25,6 +26,7 @@ input()
 """
 
 
+@pytest.mark.night
 def test_a_run_that_goes_on_is_told_with_its_last_step_and_then_how_it_ended(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(PROGRAM)
     env = {key: value for key, value in os.environ.items() if not key.startswith("HYPOCENTER_")}

@@ -74,6 +74,7 @@ def test_the_answer_is_the_same_in_whatever_parts(tmp_path_factory: pytest.TempP
         assert said(*words, "--on", f"processes:{n}") == said(*words), words
 
 
+@pytest.mark.night
 def test_the_answer_of_processes_is_the_same(tmp_path: Path):
     faults = {("nan", 1), ("drift", 2), ("cut", 3)}
     runs = job(tmp_path / "one", dp=3, tp=2, n_steps=6, faults=faults), job(tmp_path / "other", dp=2, tp=2, n_steps=6)

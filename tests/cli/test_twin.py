@@ -52,6 +52,7 @@ def test_what_cannot_be_done_is_one_error(words: list[str], slug: str, tmp_path:
     assert not any(path.name == "run.json" for path in tmp_path.rglob("*"))
 
 
+@pytest.mark.night
 def test_resumes_a_program_and_names_what_is_missing(tmp_path: Path) -> None:
     """In real processes, with words of the program that look like options of ours."""
     out = tmp_path / "runs"

@@ -15,6 +15,7 @@ from hypocenter.compare.engine import compare_runs  # noqa: E402
 from hypocenter.record.reader import open_run  # noqa: E402
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sealed", [True, False])
 def test_a_difference_late_in_a_long_run_is_found(tmp_path, sealed):
     baseline = write_run(tmp_path / "a", n_sites=90, n_steps=300, sealed=sealed)

@@ -49,6 +49,7 @@ def forecasts(run: Path) -> list[Finding]:
     return [f for f in diagnose(open_run(run)).findings if f.code == "HC205"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_overflow_lies_in_the_interval_said_long_before(tmp_path: Path, seed: int) -> None:
     truth = train(tmp_path / "run", "margin", seed)
@@ -64,6 +65,7 @@ def test_the_overflow_lies_in_the_interval_said_long_before(tmp_path: Path, seed
     assert math.log2(65504.0 / found.actual) >= 0.5
 
 
+@pytest.mark.night
 def test_a_loss_with_a_bound_is_silent(tmp_path: Path) -> None:
     truth = train(tmp_path / "run", "cross entropy", 0)
 

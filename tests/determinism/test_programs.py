@@ -21,6 +21,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PLANTED)
 def test_names_what_does_not_repeat(name: str, tmp_path: Path) -> None:
     op, text, cause = PLANTED[name]
@@ -35,6 +36,7 @@ def test_names_what_does_not_repeat(name: str, tmp_path: Path) -> None:
     assert first.source.file.endswith(name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["seeded.py", "exact_sums.py"])
 def test_is_silent_where_nothing_that_differs_reaches_a_result(name: str, tmp_path: Path) -> None:
     found = twice(name, tmp_path)
@@ -43,6 +45,7 @@ def test_is_silent_where_nothing_that_differs_reaches_a_result(name: str, tmp_pa
     assert found.results.n_differ == 0 < found.results.n
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["unseeded.py", "dropout.py", "scatter_add.py", "crops.py", "unwritten.py"])
 def test_run_deterministic_cures(name: str, tmp_path: Path) -> None:
     found = twice(name, tmp_path, deterministic=True)
@@ -63,6 +66,7 @@ def test_lists_every_line_that_drew_without_a_seed(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.night
 def test_says_which_worker_and_where_its_draws_went(tmp_path: Path) -> None:
     found = twice("worker_seed.py", tmp_path)
 

@@ -14,6 +14,7 @@ from hypocenter.compare.repeats.engine import compare_repeats
 from hypocenter.twins.bits import recording_bits
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("words", [(), ("broken",)])
 def test_ranks_of_fsdp(words: tuple[str, ...], tmp_path: Path) -> None:
     config = asdict(recording_bits(2))

@@ -84,6 +84,7 @@ def test_an_overflow_is_found_explained_and_cured_on_the_device(overflowed):
     assert cure["patch_verified"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [("--level", "sentinel"), ("--level", "tensors", "--calibrate"), ("--level", "modules", "--sketch", "--op-bits")],
@@ -193,6 +194,7 @@ def test_an_overflow_of_float32_is_finite_in_float64(tmp_path):
     assert found["float64"]["absmax"] > 3.5e38
 
 
+@pytest.mark.night
 def test_doctor_examines_the_device_and_its_switches():
     program = """
 import npu_backend; npu_backend.begin()
@@ -215,6 +217,7 @@ print(json.dumps(torch_facts.switches()["npu.conv.allow_hf32"]))
     assert done.stdout.splitlines()[1] == "true"
 
 
+@pytest.mark.night
 def test_a_sketch_takes_few_kernels_and_bounded_memory_whatever_the_tensor():
     program = """
 import npu_backend; npu = npu_backend.begin()

@@ -14,6 +14,7 @@ import warm
 
 ROOT = Path(__file__).parents[2]
 MOVE_TWICE = ("two optimizers", "two optimizers, both", "in backward")
+MIXED = ("plain", "both, accumulation", "two optimizers, both", "in backward")
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -31,21 +32,25 @@ def answer(program, *arguments):
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_no_feature_of_a_step_makes_the_host_wait_more_than_a_plain_one():
-    found = answer("""
-    import json
+@pytest.mark.slow
+@pytest.mark.parametrize("names", [MIXED, ()], ids=["mixed", "all"])
+def test_no_feature_of_a_step_makes_the_host_wait_more_than_a_plain_one(names):
+    program = """
+    import json, sys
     from bench.syncs.count import begin, count
     from bench.syncs.features import FEATURES
     begin()
-    made = {name: count(make, "sentinel", 24) for name, make in FEATURES.items()}
+    made = {name: count(FEATURES[name], "sentinel", 24) for name in sys.argv[1:] or FEATURES}
     print(json.dumps({name: [each.usual, each.allowed, each.mean, each.from_host] for name, each in made.items()}))
-    """)
+    """
+    found = answer(program, *names)
     mean = found["plain"][2]
-    assert {name for name, (_, allowed, *_) in found.items() if allowed > 1} == set(MOVE_TWICE)
+    assert {name for name, (_, allowed, *_) in found.items() if allowed > 1} == set(MOVE_TWICE) & found.keys()
     assert {name: numbers for name, numbers in found.items() if numbers[0] > numbers[1] or numbers[3]} == {}
     assert max(m / allowed for _, allowed, m, _ in found.values()) <= mean + 0.1
 
 
+@pytest.mark.night
 def test_ranks_that_clip_under_a_loss_scaler_wait_no_more_often_than_ranks_that_do_neither():
     found = answer("""
     import json
@@ -98,6 +103,7 @@ def test_what_rides_with_the_check_is_what_the_device_holds():
         assert len({scale for scale, _ in truth}) > 1
 
 
+@pytest.mark.night
 def test_an_overflow_that_nobody_waited_for_before_the_clip_is_told_as_on_a_cpu():
     found = answer("""
     import json, math, sys, tempfile
@@ -173,6 +179,7 @@ def test_an_overflow_that_nobody_waited_for_before_the_clip_is_told_as_on_a_cpu(
         assert min(waits[6:9]) == 2  # one of the scaler's own, one of ours
 
 
+@pytest.mark.night
 def test_the_gradient_that_was_bad_before_the_clip_is_named_although_nobody_waited_for_it():
     found = answer("""
     import json, tempfile

@@ -167,6 +167,7 @@ def over(panel):
 """
 
 
+@pytest.mark.night
 def test_a_rule_that_fails_in_a_worker_is_said(job: Path, tmp_path: Path):
     plugin, program = tmp_path / "fails.py", tmp_path / "program.py"  # in a process of its own: a plug-in stays
     plugin.write_text(FAILS)

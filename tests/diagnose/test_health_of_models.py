@@ -72,6 +72,7 @@ def trained(name, out):
     return model, batch
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MAKE)
 def test_models_are_measured_and_in_range(tmp_path, name):
     model, batch = trained(name, tmp_path / "run")

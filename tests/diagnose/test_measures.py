@@ -144,6 +144,7 @@ PLANTED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("measure", PLANTED)
 def test_what_was_planted_is_out_of_range(tmp_path, measure):
     plant, site, words = PLANTED[measure]
@@ -154,6 +155,7 @@ def test_what_was_planted_is_out_of_range(tmp_path, measure):
     assert found.status == "out-of-range"
 
 
+@pytest.mark.night
 def test_logits_that_grow_are_forecast(tmp_path):
     """From 2 on by 5 % a step, of which 128 is 85 steps away."""
 
@@ -182,6 +184,7 @@ def test_logits_that_have_left(tmp_path):
     assert "at 128 or more" in value.says
 
 
+@pytest.mark.night
 def test_weights_and_outputs_that_grow(tmp_path):
     def grow(model, step):
         model.o.weight *= 1.3
@@ -218,6 +221,7 @@ def test_a_frozen_parameter_that_moves(tmp_path):
     assert said(found, "moved-frozen", "embed.weight").startswith("it is frozen and changed by 1e-3")
 
 
+@pytest.mark.night
 def test_the_noise_scale_is_that_of_single_samples(tmp_path):
     """Of a mean of targets: the gradient is w minus the mean, its covariance that of the targets."""
     torch.manual_seed(0)

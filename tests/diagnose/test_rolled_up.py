@@ -24,6 +24,7 @@ def diagnosed(out: Path, keep: Keep | None, bad: tuple[int, ...] = (), jump: int
     return diagnose(open_run(out))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("bad", "jump", "n_bytes"), [((), -1, 200_000), ((900,), 1_500, 1 << 30)])
 def test_findings_are_those_of_the_whole_recording(
     tmp_path: Path, bad: tuple[int, ...], jump: int, n_bytes: int

@@ -72,6 +72,7 @@ def processes_with(mark):
 ALONE, UNDER_SRUN = page_line("doctor.md", "and a few ranks"), page_line("doctor.md", "srun hypocenter")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("line", [ALONE, UNDER_SRUN])
 def test_a_healthy_job_is_healthy_however_it_is_started(line, tmp_path):
     given.put(["SLURM_JOB_ID=4713", "MASTER_ADDR=127.0.0.1"], tmp_path)
@@ -82,6 +83,7 @@ def test_a_healthy_job_is_healthy_however_it_is_started(line, tmp_path):
     assert "✗" not in printed
 
 
+@pytest.mark.night
 def test_a_healthy_job_gives_one_answer_from_one_rank():
     mark = f"MARK={uuid.uuid4()}"
     words = shlex.split(page_line("doctor.md", "torchrun"))
@@ -119,6 +121,7 @@ def test_a_rank_that_never_comes_is_named_and_nothing_is_left():
     assert processes_with(mark) == []
 
 
+@pytest.mark.night
 def test_the_first_rank_may_be_the_one_that_is_missing():
     done = torchrun(str(HERE / "comm_rank.py"), str(SHORT_S), fault="never@0", n=2)
 
@@ -130,6 +133,7 @@ def test_the_first_rank_may_be_the_one_that_is_missing():
 # four local ranks
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("faults", "named"),
     [
@@ -154,6 +158,7 @@ def test_the_rank_with_the_fault_is_named_and_nothing_else(faults, named):
 # what never ends, ends
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["stuck", "hang-in-c"])
 def test_a_rank_that_hangs_is_named_within_the_timeout(fault):
     found = examined(f"{fault}@1", n=2, timeout_s=SHORT_S)
@@ -177,6 +182,7 @@ def test_no_time_is_an_answer_too():
     assert all(check.status == "problem" for check in found.checks)
 
 
+@pytest.mark.night
 def test_nothing_outlives_a_doctor_that_is_killed():
     mark = f"MARK={uuid.uuid4()}"
     program = "from hypocenter.doctor.communication import examine_job; examine_job(timeout_s=100, ranks=2)"
@@ -197,6 +203,7 @@ def test_nothing_outlives_a_doctor_that_is_killed():
 # who speaks
 
 
+@pytest.mark.night
 def test_the_lowest_rank_that_came_speaks():
     of = {rank: {"RANK": str(rank), "WORLD_SIZE": "3", "MASTER_ADDR": "a", "MASTER_PORT": "1"} for rank in range(3)}
 
@@ -222,6 +229,7 @@ def test_no_place_to_meet_cannot_be_told_apart_from_anything():
     assert any("MASTER_ADDR" in line for line in found.checks[0].fix)
 
 
+@pytest.mark.night
 def test_lines_of_four_ranks_never_interleave():
     reading, writing = os.pipe()
     children = []

@@ -75,6 +75,7 @@ DEATHS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("death", DEATHS, ids=lambda death: death.way)
 def test_a_death_is_told_and_left_as_it_is(tmp_path: Path, death: Death) -> None:
     alone = run(death.way, tmp_path)

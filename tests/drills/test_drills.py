@@ -12,6 +12,7 @@ from launch import diagnosed, environment, launch
 slow = pytest.mark.slow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["kill", "raise", pytest.param("stop", marks=slow), pytest.param("leave", marks=slow)])
 def test_the_rank_that_was_lost_is_named_and_nobody_hangs(tmp_path, kind):
     drill = run_drill(kind, 0, tmp_path, config={"agree_timeout_s": AGREE_S})
@@ -19,6 +20,7 @@ def test_the_rank_that_was_lost_is_named_and_nobody_hangs(tmp_path, kind):
     assert_nobody_hangs(drill)
 
 
+@pytest.mark.night
 @slow
 @pytest.mark.parametrize("kind", ["kill", "stop"])
 def test_ranks_that_meet_before_each_update_wait_no_longer_than_agreed(tmp_path, kind):
@@ -35,6 +37,7 @@ def assert_nobody_hangs(drill):
     assert drill.wait_s < AGREE_S + LEEWAY_S
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("kind", ["full-disk", pytest.param("slow-disk", marks=slow)])
 def test_a_rank_with_a_bad_disk_holds_nobody_up(tmp_path, kind):
     drill = run_drill(kind, 0, tmp_path)
@@ -44,6 +47,7 @@ def test_a_rank_with_a_bad_disk_holds_nobody_up(tmp_path, kind):
     assert {code for code, _ in drill.exits.values()} == {0}
 
 
+@pytest.mark.night
 @slow
 def test_a_hanging_job_says_who_is_missing_before_and_after_it_is_killed(tmp_path):
     drill = run_drill("scheduler", 0, tmp_path)
@@ -52,6 +56,7 @@ def test_a_hanging_job_says_who_is_missing_before_and_after_it_is_killed(tmp_pat
     assert drill.is_readable, (drill.steps, drill.recorded)
 
 
+@pytest.mark.night
 @slow
 def test_torchrun_that_ends_the_others_by_sigterm(tmp_path):
     command = [sys.executable, "-m", "hypocenter", "run", "--out", str(tmp_path / "run"), "-m", "torch.distributed.run"]

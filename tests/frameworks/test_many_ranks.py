@@ -9,7 +9,7 @@ import pytest
 from hypocenter.nouns import Coords
 from tests.frameworks.conftest import place_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.night  # on two ranks CI has seen them: test_megatron.py, test_deepspeed.py
 LATE = ("--steps", "12", "--at", "9")  # by then the ranks meet at each step, on a loaded machine too
 
 

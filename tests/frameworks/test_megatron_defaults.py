@@ -8,7 +8,7 @@ import pytest
 from tests.frameworks.conftest import place_of
 
 pytest.importorskip("megatron.core")
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.night
 
 STEPS = ("--steps", "4", "--dropout", "0.1", "--fused")
 TOGETHER = ("--steps", "12")  # by then the ranks of a model that communicates meet at each step

@@ -3,7 +3,7 @@
 import pytest
 
 pytest.importorskip("megatron.core")
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.night
 
 
 def test_a_missing_grad_scale_func_is_named(launch):

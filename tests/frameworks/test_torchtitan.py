@@ -30,6 +30,7 @@ def packages(monkeypatch):
         monkeypatch.setenv("TITAN_SITE", str(site))
 
 
+@pytest.mark.night
 def test_healthy_steps_that_are_done_again_are_silent_and_change_no_bit(job):
     args = (JOB, "--steps", "5", "--accumulate", "2")
     plain, seen = job(*args, record=False), job(*args, **AGAIN)

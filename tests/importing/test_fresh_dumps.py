@@ -23,9 +23,12 @@ from dumps import imported, numbers_of, sums_of, sums_told, told  # isort: skip
 
 HERE = Path(__file__).parent
 PYTHON = os.environ.get("MSPROBE_PYTHON", "")
-pytestmark = pytest.mark.skipif(
-    not PYTHON and importlib.util.find_spec("msprobe") is None, reason="there is no msprobe: MSPROBE_PYTHON"
-)
+pytestmark = [
+    pytest.mark.night,  # dumps that msprobe made before are read in CI (test_msprobe.py)
+    pytest.mark.skipif(
+        not PYTHON and importlib.util.find_spec("msprobe") is None, reason="there is no msprobe: MSPROBE_PYTHON"
+    ),
+]
 
 
 @pytest.fixture(scope="module")

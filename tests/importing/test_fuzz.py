@@ -20,6 +20,7 @@ pytestmark = pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="l
 SAMPLES = fuzz.dumps_of(fuzz.SAMPLES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(0, 120, 30))
 def test_damaged_dumps_give_a_run_or_one_error(first: int) -> None:
     found = list(fuzz.outcomes(SAMPLES, range(first, first + 30)))

@@ -57,6 +57,7 @@ def damaged(data: bytes, rng: random.Random) -> bytes:
     return bytes(out)
 
 
+@pytest.mark.night
 @quick
 @given(seed=st.integers(0, 2**32))
 def test_a_damaged_msprobe_dump_gives_a_run_or_one_error(seed: int, tmp_path: Path) -> None:
@@ -71,6 +72,7 @@ def test_a_damaged_msprobe_dump_gives_a_run_or_one_error(seed: int, tmp_path: Pa
     shutil.rmtree(dump)
 
 
+@pytest.mark.night
 @quick
 @given(seed=st.integers(0, 2**32))
 def test_damaged_lines_of_ptdbg_give_a_run_or_one_error(seed: int, tmp_path: Path) -> None:
@@ -83,6 +85,7 @@ def test_damaged_lines_of_ptdbg_give_a_run_or_one_error(seed: int, tmp_path: Pat
     tried(tmp_path / "step1", tmp_path / "run", "ptdbg")
 
 
+@pytest.mark.night
 @quick
 @given(seed=st.integers(0, 2**32))
 def test_a_damaged_monitor_gives_a_run_or_one_error(seed: int, tmp_path: Path) -> None:
@@ -95,6 +98,7 @@ def test_a_damaged_monitor_gives_a_run_or_one_error(seed: int, tmp_path: Path) -
     tried(folder, tmp_path / "run", "msprobe-monitor")
 
 
+@pytest.mark.night
 @quick
 @given(seed=st.integers(0, 2**32))
 def test_damaged_files_of_values_are_left_out(seed: int, tmp_path: Path) -> None:

@@ -20,7 +20,10 @@ from mindspore_trees import imported, reading_of  # isort: skip
 
 PROGRAM = Path(__file__).parent / "programs" / "dumped_by_mindspore.py"
 PYTHON = os.environ.get("MINDSPORE_PYTHON", sys.executable if find_spec("mindspore") else "")
-pytestmark = pytest.mark.skipif(not PYTHON, reason="no MindSpore here, and MINDSPORE_PYTHON names none")
+pytestmark = [
+    pytest.mark.night,  # dumps that MindSpore made before are read in CI (test_mindspore_dump.py)
+    pytest.mark.skipif(not PYTHON, reason="no MindSpore here, and MINDSPORE_PYTHON names none"),
+]
 
 _WIDE_SUM = 1e-5  # relative, of sums of some hundred float32 numbers
 

@@ -34,7 +34,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> peers.Runs:
 
 
 @has_msprobe
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.parametrize(("truth", "level"), FRESH, ids=lambda value: getattr(value, "case", value))
 def test_the_culprit_is_named_from_the_tools_own_dump(truth: Truth, level: str, runs: peers.Runs) -> None:
     answer = peers.diff(runs, truth, level) if truth in PAIRS else peers.check(runs.of(truth.case, level), truth)

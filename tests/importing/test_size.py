@@ -25,7 +25,7 @@ print(json.dumps({"code": code or 0, "mib": int(peak.split()[1]) / 1024}))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="only Linux tells the peak of a process")
 def test_a_hundred_thousand_tensors_take_a_gibibyte(tmp_path: Path) -> None:
     n = write_dump(tmp_path / "dump", 100_000)

@@ -99,6 +99,7 @@ def distance(a: Any, b: Any) -> float:
     return float(np.linalg.norm(a - b) / np.linalg.norm(a)) if np.linalg.norm(a) else float(np.linalg.norm(b))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
@@ -131,6 +132,7 @@ def test_every_row_of_the_step_has_three_others_a_few_roundings_away(tmp_path: P
             assert far > 2.0**-25, key
 
 
+@pytest.mark.night
 def test_gradients_are_those_that_the_optimizer_gets(tmp_path: Path) -> None:
     train(tmp_path / "run", n_micro=3, clip=1e-3, **MODULES)
 
@@ -161,6 +163,7 @@ def test_parameters_of_the_next_step_have_a_floor(tmp_path: Path) -> None:
     assert {key[2] for key in samples if key[0] == 1} == {"param", "optimizer"}
 
 
+@pytest.mark.night
 def test_steps_in_a_row_drift_apart_as_runs_do(tmp_path: Path) -> None:
     train(tmp_path / "run", n_steps=3, **{**MODULES, "calibrate": "every=1"})
 
@@ -192,6 +195,7 @@ def test_what_dropout_drops_cannot_be_dropped_again_and_that_is_said(
     assert "no noise floor was measured at step 0: MindSpore cannot draw the same values again (--no-dropout" in said
 
 
+@pytest.mark.night
 def test_nothing_is_measured_unasked(tmp_path: Path) -> None:
     train(tmp_path / "run", **{**MODULES, "calibrate": "never"})
 

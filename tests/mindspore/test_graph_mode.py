@@ -70,6 +70,7 @@ def test_a_recorded_program_computes_the_same_bits_and_healthy_masks_are_silent(
     }  # fmt: skip
 
 
+@pytest.mark.night
 def test_the_same_program_in_pynative_mode_is_the_same_and_dumps_nothing(
     cell: tuple[RecordedRun, str], tmp_path: Path
 ) -> None:
@@ -83,6 +84,7 @@ def test_the_same_program_in_pynative_mode_is_the_same_and_dumps_nothing(
     assert {("net.blocks.1", "out[0]"), ("net.head.weight", "grad"), ("net.head.weight", "exp_avg")} <= compared
 
 
+@pytest.mark.night
 @pytest.mark.parametrize(("style", "n"), [("function", 1), ("accumulate", 2), ("jit", 1)])
 def test_every_style_of_training_gives_the_same_values(
     style: str, n: int, cell: tuple[RecordedRun, str], tmp_path: Path
@@ -94,6 +96,7 @@ def test_every_style_of_training_gives_the_same_values(
     assert compare_runs(cell[0], run).n_differ == 0
 
 
+@pytest.mark.night
 def test_the_state_of_an_optimizer_that_is_written_out_in_operators_is_taken_before_its_update(tmp_path: Path) -> None:
     options = ("--level", "modules", "--param-schedule", "every=1")
     program = ("--style", "function", "--optimizer", "written-out", "--steps", "2", "--mode")
@@ -123,6 +126,7 @@ def test_an_overflow_in_float16_is_located_to_cell_operator_and_line(tmp_path: P
     assert first.bundle is None  # there is no operator to replay
 
 
+@pytest.mark.night
 def test_a_bad_batch_is_named_and_an_evaluation_between_is_not_recorded(tmp_path: Path) -> None:
     program = ("--fault", "data", "--style", "function", "--evaluate", "--at", "1", "--steps", "2")
     run, _ = recorded(tmp_path, "--level", "modules", program=program)
@@ -133,6 +137,7 @@ def test_a_bad_batch_is_named_and_an_evaluation_between_is_not_recorded(tmp_path
     assert len({r.order for r in run.readings(phase="forward", steps=[0]) if r.site == "net.head"}) == 2  # in and out
 
 
+@pytest.mark.night
 def test_only_chosen_steps_and_cells_are_dumped_and_what_they_do_not_show_is_not_blamed(tmp_path: Path) -> None:
     options = ("--level", "modules", "--schedule", "every=2", "--sites", "*.attention,*.attention.*")
     run, said = recorded(tmp_path, *options, program=("--fault", "wo", "--steps", "3"), name="a run.d")
@@ -146,6 +151,7 @@ def test_only_chosen_steps_and_cells_are_dumped_and_what_they_do_not_show_is_not
     assert diagnose(run).status == "cannot-tell"
 
 
+@pytest.mark.night
 def test_at_level_sentinel_nothing_is_dumped(tmp_path: Path) -> None:
     run, said = recorded(tmp_path, program=("--steps", "2"))
 
@@ -154,12 +160,14 @@ def test_at_level_sentinel_nothing_is_dumped(tmp_path: Path) -> None:
     assert {r.phase for r in run.readings()} <= {"loss", "optimizer", "scaler", "param"}  # read when an update is over
 
 
+@pytest.mark.night
 def test_values_are_kept_at_level_tensors(tmp_path: Path) -> None:
     run, _ = recorded(tmp_path, "--level", "tensors", program=("--steps", "1"))
 
     assert list(run.directory.glob("rank-00000/tensors/step-000000/mb-0/net.head*.safetensors"))
 
 
+@pytest.mark.night
 def test_what_a_killed_program_had_dumped_is_read_and_diagnosed(tmp_path: Path) -> None:
     text = PROGRAM.read_text(encoding="utf-8")
     killed = tmp_path / "killed.py"

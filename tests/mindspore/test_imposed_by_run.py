@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -62,6 +63,7 @@ def run(tmp_path: Path, name: str, *options: str, is_cold: bool = False) -> dict
     return json.loads((tmp_path / name / "run.json").read_text())["imposed"]
 
 
+@pytest.mark.night
 def test_a_run_is_fed_with_weights_and_gradients_of_another(tmp_path: Path) -> None:
     first = run(tmp_path, "updates", *VALUES, *EXACT, "--save-initial-weights", "--save-batches", "1", is_cold=True)
     fed = run(

@@ -67,6 +67,7 @@ def run(tmp_path: Path, *args: str) -> list[str]:
     return [line.strip() for line in done.stdout.splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["PYNATIVE_MODE", "GRAPH_MODE"])
 def test_nothing_is_dropped_where_that_was_asked_for(tmp_path: Path, mode: str) -> None:
     lines = run(tmp_path, "off", mode)

@@ -58,6 +58,7 @@ def copied_whole(tensor: Tensor) -> np.ndarray[Any, Any]:
 # rate and last step
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("kind", [nn.Adam, nn.AdamWeightDecay, nn.SGD])
 def test_rate_zero_leaves_every_bit_and_the_programs_own_rate_alone(tmp_path: Path, kind: Any, how: str) -> None:
@@ -72,6 +73,7 @@ def test_rate_zero_leaves_every_bit_and_the_programs_own_rate_alone(tmp_path: Pa
     assert [record.lr for record in records] == [0.0] * STEPS
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", WAYS)
 def test_an_imposed_rate_is_that_of_an_optimizer_that_has_it(tmp_path: Path, how: str) -> None:
     constant = Training(lr=0.02, how=how).go()
@@ -93,6 +95,7 @@ RATES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("rates", RATES)
 def test_rates_by_step_are_imposed_too(tmp_path: Path, rates: str, how: str) -> None:
@@ -118,6 +121,7 @@ def in_one(parameters: Any, rate: Any) -> Any:
     return nn.Adam(parameters, 0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [in_groups, in_groups_by_schedule])
 def test_every_group_gets_the_rate(tmp_path: Path, kind: Any) -> None:
     constant = Training(kind=in_one).go()
@@ -127,6 +131,7 @@ def test_every_group_gets_the_rate(tmp_path: Path, kind: Any) -> None:
     assert found.losses == constant.losses
 
 
+@pytest.mark.slow
 def test_groups_of_experimental_optimizers_get_it_and_have_their_own_back(tmp_path: Path) -> None:
     constant = Training(kind=experimental.AdamW, lr=0.02).go()
     training = Training(kind=experimental.AdamW)
@@ -137,6 +142,7 @@ def test_groups_of_experimental_optimizers_get_it_and_have_their_own_back(tmp_pa
     assert float(training.optimizer.param_groups[0]["lr"].asnumpy()) == np.float32(0.1)
 
 
+@pytest.mark.slow
 def test_a_rate_that_the_optimizer_computes_itself_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -148,6 +154,7 @@ def test_a_rate_that_the_optimizer_computes_itself_is_refused(
     assert "relative_step" in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", WAYS)
 @pytest.mark.parametrize("last", [0, 2])
 def test_training_ends_after_the_step_that_was_named(tmp_path: Path, last: int, how: str) -> None:
@@ -163,6 +170,7 @@ def test_training_ends_after_the_step_that_was_named(tmp_path: Path, last: int, 
     assert run.run.imposed == {"stop": f"stop after step {last}"}
 
 
+@pytest.mark.slow
 def test_training_ends_after_the_batch_that_was_named(tmp_path: Path) -> None:
     training = Training()
 
@@ -173,6 +181,7 @@ def test_training_ends_after_the_batch_that_was_named(tmp_path: Path) -> None:
     assert len(training.losses) == 1
 
 
+@pytest.mark.slow
 def test_nothing_else_is_taken_for_a_wish(tmp_path: Path) -> None:
     plain = Training().go()
 
@@ -192,6 +201,7 @@ def saved_by(folder: Path, training: Training, **options: Any) -> Path:
     return path
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", WAYS)
 def test_saved_weights_are_those_before_the_first_step(tmp_path: Path, how: str) -> None:
     training = Training(how=how)
@@ -206,6 +216,7 @@ def test_saved_weights_are_those_before_the_first_step(tmp_path: Path, how: str)
     assert open_run(tmp_path / "run").run.imposed == {"saved_weights": "initial weights written, 4 tensors"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", WAYS)
 def test_a_run_starts_from_the_weights_of_another(tmp_path: Path, how: str) -> None:
     first = Training(seed=0, how=how)
@@ -229,6 +240,7 @@ def torch_names(net: Net) -> dict[str, Any]:
 RENAMED = {"model.embed": "transformer.wte", "model.norm": "transformer.ln_f", "model.head": "lm_head"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["by name", "matched"])
 def test_weights_of_a_torch_program_find_their_places(tmp_path: Path, how: str) -> None:
     first = Training(seed=0)
@@ -262,6 +274,7 @@ def test_weights_that_are_left_over_are_refused(tmp_path: Path, capsys: pytest.C
     assert "the model has no place for extra.weight" in said
 
 
+@pytest.mark.slow
 def test_weights_are_rounded_to_the_format_of_the_model(tmp_path: Path) -> None:
     first = Training(seed=0)
     write_file({p.name: copied(p) for p in first.net.get_parameters()}, tmp_path / "full.safetensors", {})
@@ -289,6 +302,7 @@ def recorded_gradients(folder: Path, seed: int = 3, **training: Any) -> Training
                    param_schedule="0,1")  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", WAYS)
 def test_the_optimizer_gets_the_gradients_of_a_recording(tmp_path: Path, mode: str, how: str) -> None:
     other = recorded_gradients(tmp_path / "other")
@@ -306,6 +320,7 @@ def test_the_optimizer_gets_the_gradients_of_a_recording(tmp_path: Path, mode: s
     assert words.startswith("gradients of steps 0, 1 from ")
 
 
+@pytest.mark.slow
 def test_a_loss_scale_of_the_optimizers_own_is_put_in(tmp_path: Path, mode: str) -> None:
     recorded_gradients(tmp_path / "other")
     ms.set_context(mode=getattr(ms, mode))
@@ -323,6 +338,7 @@ def test_a_loss_scale_of_the_optimizers_own_is_put_in(tmp_path: Path, mode: str)
     assert any(not np.array_equal(plain[name], start[name]) for name in start)
 
 
+@pytest.mark.slow
 def test_gradients_of_another_model_are_refused(tmp_path: Path, mode: str, capsys: pytest.CaptureFixture[str]) -> None:
     recorded_gradients(tmp_path / "other", width=5)
     ms.set_context(mode=getattr(ms, mode))
@@ -333,6 +349,7 @@ def test_gradients_of_another_model_are_refused(tmp_path: Path, mode: str, capsy
     assert "the gradients do not fit the model" in said
 
 
+@pytest.mark.slow
 def test_a_compiled_function_that_updates_gets_none(
     tmp_path: Path, mode: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -356,6 +373,7 @@ def test_a_compiled_function_that_updates_gets_none(
     assert "gradients cannot be put into step" in said
 
 
+@pytest.mark.slow
 def test_a_recording_without_gradients_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     imposed(tmp_path / "other", Training())
 
@@ -374,6 +392,7 @@ def test_digests_of_operators_are_refused(tmp_path: Path, capsys: pytest.Capture
     assert "digests of operators are not taken of MindSpore programs" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_model_that_no_function_names_is_the_one_that_watch_was_given(
     tmp_path: Path, mode: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -84,6 +84,7 @@ def test_seeds_of_the_program_win(tmp_path: Path) -> None:
     assert run(tmp_path, program, "{'seed': 7}")[-1] == run(tmp_path, program)[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ["before", "after"])
 def test_seed_all_in_a_mindspore_program(tmp_path: Path, order: str) -> None:
     call = "import hypocenter\nhypocenter.seed_all(5, dropout=False)\n"

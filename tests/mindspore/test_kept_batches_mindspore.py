@@ -87,6 +87,7 @@ def kept_in(run: Path) -> dict[str, dict[str, np.ndarray[Any, Any]]]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["function", "cell"])
 @pytest.mark.parametrize("tied", [False, True])
 @pytest.mark.parametrize("ahead", [1, 2])
@@ -116,6 +117,7 @@ def test_the_checklist_reads_them(tmp_path: Path) -> None:
     assert side.vocabulary == VOCABULARY
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["function", "cell"])
 def test_of_a_graph_the_arguments_are_kept_and_that_is_said(
     tmp_path: Path, how: str, capsys: pytest.CaptureFixture[str]

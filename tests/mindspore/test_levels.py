@@ -65,6 +65,7 @@ def find(run: RecordedRun | None, **where: Any) -> list[Reading]:
     return list(run.readings(**where))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("how", "level"),
     [
@@ -138,6 +139,7 @@ def test_tensors_are_the_values_that_were_summarised(tmp_path: Path) -> None:
     assert gradient.summary == summarize(np.ascontiguousarray(held["gamma.grad"].raw))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [with_function, with_cell])
 def test_the_optimizers_step_can_be_done_again(how: Callable[..., None], tmp_path: Path) -> None:
     _, run = trained(

@@ -216,6 +216,7 @@ def records(run: RecordedRun) -> list[StepRecord]:
     return [record for _, record in run.step_records()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("style", STYLES, ids=lambda style: style.__name__)
 def test_every_way_of_training_is_seen(tmp_path: Path, style: Any) -> None:
     training, run = recorded(tmp_path / "run", style)
@@ -233,6 +234,7 @@ def test_every_way_of_training_is_seen(tmp_path: Path, style: Any) -> None:
     assert {row.summary.n for row in rows if row.site == "first.weight"} == {32}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_kind_of_optimizer_is_seen(tmp_path: Path, name: str) -> None:
     training, run = recorded(tmp_path / "run", functional, OPTIMIZERS[name])
@@ -254,6 +256,7 @@ WAYS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "style"), WAYS)
 def test_training_is_bit_identical(tmp_path: Path, mode: str, style: Any) -> None:
     ms.set_context(mode=ms.GRAPH_MODE if mode == "graph" else ms.PYNATIVE_MODE)
@@ -557,6 +560,7 @@ def test_gradients_of_inputs_alone_are_no_training(tmp_path: Path) -> None:
     assert [step.n_microbatches for step in records(run)] == [1] * STEPS
 
 
+@pytest.mark.night
 def test_two_optimizers_that_take_turns(tmp_path: Path) -> None:
     def two(t: Training) -> None:
         parts = [nn.Adam(t.net.first.trainable_params(), 0.01), nn.Adam(t.net.head.trainable_params(), 0.02)]

@@ -32,6 +32,7 @@ def plain(out, *, kind=nn.SGD, lr=1e-2, dtype=ms.float32, size=1.0, power=2, n_s
     return findings(out, net, loop)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [nn.SGD, nn.Adam])
 def test_hc221_updates_are_rounded_away(tmp_path, kind):
     lost = plain(tmp_path / "lost", kind=kind, lr=1e-5, dtype=ms.float16, n_steps=24)
@@ -42,6 +43,7 @@ def test_hc221_updates_are_rounded_away(tmp_path, kind):
     assert "HC221" not in plain(tmp_path / "wide", kind=kind, lr=1e-5, n_steps=24)
 
 
+@pytest.mark.night
 def test_hc223_second_moments_are_frozen(tmp_path):
     how = {"kind": nn.Adam, "lr": 1e-3, "eps": 1e-3, "power": 1, "n_steps": 60}
 
@@ -127,6 +129,7 @@ def test_hc213_a_scale_that_was_never_applied(tmp_path):
     assert by_hand == {}
 
 
+@pytest.mark.night
 def test_hc214_a_schedule_that_steps_on_skipped_updates(tmp_path):
     def schedule(*, holds):
         def after(optimizer):
@@ -144,6 +147,7 @@ def test_hc214_a_schedule_that_steps_on_skipped_updates(tmp_path):
     assert "HC214" not in healthy
 
 
+@pytest.mark.night
 def test_hc215_a_scaler_that_starts_anew(tmp_path):
     def resumed(optimizer, scaler):
         optimizer.global_step.set_data(Tensor([500], ms.int32))
@@ -218,6 +222,7 @@ def adds(total, grads, number):
     return grads if total is None else tuple(a + b for a, b in zip(total, grads, strict=True))
 
 
+@pytest.mark.night
 def test_hc224_accumulation_stalls(tmp_path):
     def adds_wide(total, grads, number):
         return adds(total, tuple(each.astype(ms.float32) for each in grads), number)

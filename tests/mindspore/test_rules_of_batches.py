@@ -7,6 +7,7 @@ from pathlib import Path
 
 import mindspore as ms
 import numpy as np
+import pytest
 from mindspore import Tensor, nn, ops
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -42,6 +43,7 @@ def as_it_is(step, x, y):
     return x, y
 
 
+@pytest.mark.night
 def test_hc411_a_batch_comes_again(tmp_path):
     kept = []
 
@@ -66,6 +68,7 @@ def test_hc412_a_field_becomes_constant(tmp_path):
     assert "HC412" not in passes(tmp_path / "healthy", given=as_it_is)
 
 
+@pytest.mark.night
 def test_hc413_labels_of_other_rows(tmp_path):
     def apart(step, x, y):
         return (x, np.roll(y, 1)) if step >= 40 else (x, y)

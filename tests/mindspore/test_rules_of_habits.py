@@ -61,6 +61,7 @@ def test_hc237_never_set_to_training_is_a_note(tmp_path):
     assert trained(tmp_path / "never", Net())["HC237"].severity == "note"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("value", [0.5, 0.0])
 def test_hc254_constant_weights(tmp_path, value):
     net = Net(p=0.0)

@@ -216,11 +216,13 @@ def told(plant: Callable[[Job], None], out: Path) -> list[tuple[str, int, str | 
     return [(each.code, each.step, each.param) for each in job.train(out, audit="every=1")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", BETWEEN)
 def test_hc231_what_changed_between_two_updates(name: str, tmp_path: Path) -> None:
     assert told(BETWEEN[name], tmp_path / "run") == [("HC231", AT, "up.weight")]
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("name", GRADIENT)
 def test_hc232_a_gradient_that_is_not_that_of_its_batch(name: str, tmp_path: Path) -> None:
     plant, code, parameter = GRADIENT[name]
@@ -228,6 +230,7 @@ def test_hc232_a_gradient_that_is_not_that_of_its_batch(name: str, tmp_path: Pat
     assert told(plant, tmp_path / "run") == [(code, AT, parameter)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", USE)
 def test_hc233_what_is_trained_is_used_and_once(name: str, tmp_path: Path) -> None:
     plant, parameter = USE[name]
@@ -247,6 +250,7 @@ def padded(weigh: str) -> Callable[[Job], None]:
     return plant
 
 
+@pytest.mark.night
 def test_hc331_labels_weigh_unequally(tmp_path: Path) -> None:
     assert told(padded("mean"), tmp_path / "mean") == [("HC331", 0, None)]
     assert told(padded("sum"), tmp_path / "sum") == []
@@ -279,6 +283,7 @@ HEALTHY: dict[str, Callable[[Job], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HEALTHY)
 def test_what_a_program_always_does_is_no_fault(name: str, tmp_path: Path) -> None:
     job = Job()
@@ -287,6 +292,7 @@ def test_what_a_program_always_does_is_no_fault(name: str, tmp_path: Path) -> No
     assert job.train(tmp_path / "run", audit="every=1") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_used", [True, False])
 def test_hc238_what_a_clip_gives_back_is_thrown_away(is_used: bool, tmp_path: Path) -> None:
     job = Job()
@@ -303,6 +309,7 @@ def test_hc238_what_a_clip_gives_back_is_thrown_away(is_used: bool, tmp_path: Pa
     assert [(f.code, f.step) for f in found] == ([] if is_used else [("HC238", 3)])
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("kind", [lambda p, lr: nn.Momentum(p, lr, 0.9), optim.AdamW], ids=["nn", "experimental"])
 def test_other_optimizers_are_looked_at_too(kind: Any, tmp_path: Path) -> None:
     healthy, written = Job(kind), Job(kind)
@@ -428,6 +435,7 @@ DRAWS: dict[str, Callable[[], Callable[[Any], Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("draw", "audit"),
     [

@@ -74,6 +74,7 @@ def language_model(out, kind):
     return trained(out, net, lambda x, y: ops.cross_entropy(net(x).reshape(-1, VOCABULARY), y.reshape(-1)), given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["open", "strict"])  # strict: of the first row all is masked, so all is seen alike
 def test_hc242_a_model_that_sees_the_next_token(tmp_path, kind):
     found = language_model(tmp_path / "leaks", kind)
@@ -138,6 +139,7 @@ class Neighbours(nn.Cell):
         return ops.matmul(self.matrix if matrix is None else matrix, self.up(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_held", [True, False])
 def test_nodes_of_a_graph_accuse_nobody(tmp_path, is_held):
     matrix = ops.softmax(normal(12, 12), -1)
@@ -150,6 +152,7 @@ def test_nodes_of_a_graph_accuse_nobody(tmp_path, is_held):
     assert "HC241" not in trained(tmp_path / "graph", net, loss, given)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["scores", "softmax", "log_softmax"])
 @pytest.mark.parametrize("loss", [ops.cross_entropy, nn.CrossEntropyLoss(), ops.nll_loss], ids=["ops", "nn", "nll"])
 def test_hc251_what_loss_functions_are_given(tmp_path, loss, how):
@@ -208,6 +211,7 @@ class Own(nn.Cell):
         return (inverse * (dout - x * inverse * (x * inverse * dout).mean(-1, keep_dims=True)),)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["short", "right", "round", "reversed"])
 def test_hc253_a_bprop_that_is_not_the_derivative(tmp_path, kind):
     ms.set_seed(1)

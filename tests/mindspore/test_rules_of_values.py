@@ -157,6 +157,7 @@ def test_hc201_the_loss_scale_collapses(tmp_path):
     assert run("twin", mean) == {}
 
 
+@pytest.mark.night
 def test_hc202_one_layer_keeps_overflowing(tmp_path):
     def loss(net, x, step):
         size = 2e4 if step >= 12 and step % 5 != 1 else 1.0
@@ -200,6 +201,7 @@ def test_hc204_an_idle_loss_scale_grows(tmp_path):
     assert "HC204" not in train(tmp_path / "twin", mean, scaler=DynamicLossScaler(2.0**22, 2, 1), n_steps=24)
 
 
+@pytest.mark.night
 def test_hc205_a_value_grows_towards_the_end_of_its_format(tmp_path):
     def growing(by):
         return {"given": lambda step: normal(4, 8, dtype=ms.float16, scale=300.0 * by**step), "n_steps": 90, "lr": 1e-9}
@@ -217,6 +219,7 @@ def test_hc203_gradients_underflow_without_a_scale(tmp_path):
     assert "HC203" not in train(tmp_path / "large", mean, net=two_layers(), **how)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [True, False], ids=["jump", "twin"])
 def test_hc401_the_loss_jumps(fault, tmp_path):
     def given(step):

@@ -105,6 +105,7 @@ def test_another_number_of_threads(tmp_path: Path) -> None:
     assert twin("threads", tmp_path).status == "same"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("words", "status", "cause"), [
     ((), "same", None),
     (("--forgets",), "differs", "optimizer-state-not-restored"),

@@ -67,6 +67,7 @@ def test_it_is_done_again() -> None:
     assert (row.verdict, row.worst_port in ("value", "mean")) == ("as-stated", True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "really"), [("lr", 0.2), ("factor", 0.7)])
 def test_what_it_does_otherwise_than_it_states_is_named_and_measured(name: str, really: float) -> None:
     row = row_of(stepped(lambda ps: SoftSign(ps, **{name: really}), steps=3, states={"lr": 0.1, "factor": 0.9}))

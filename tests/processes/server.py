@@ -7,7 +7,7 @@ on stdin, one JSON object a line (argv, env, cwd, stdout, stderr: the last two a
 stdout are `ready`, then for each request its process id and its exit code (-N for signal N). Understood, and run here,
 are
 
-    python SCRIPT ...                                   the script as `__main__`
+    python SCRIPT ..., python -c TEXT ...               the script, or the text, as `__main__`
     python -m hypocenter ...                            our command; the program of `run` then in a fork too
     torchrun --standalone --nproc-per-node N SCRIPT ... ranks by fork, the first that fails ends the others
 
@@ -245,9 +245,9 @@ def _run(argv: list[str], env: Mapping[str, str]) -> None:
 
 
 def is_understood(argv: Sequence[str]) -> bool:
-    """Whether a command is one of the three of the module's text."""
+    """Whether a command is one of those of the module's text."""
     if argv[0] == sys.executable:
-        return argv[1:3] == ["-m", "hypocenter"] or "".join(argv[1:2]).endswith(".py")
+        return argv[1:3] == ["-m", "hypocenter"] or argv[1:2] == ["-c"] or "".join(argv[1:2]).endswith(".py")
     return Path(argv[0]).name == "torchrun" and argv[1:3] == ["--standalone", "--nproc-per-node"]
 
 
@@ -259,8 +259,10 @@ def _unlinked(argv: Sequence[str]) -> list[str]:
 
 def _run_script(argv: list[str], is_watched: bool) -> None:
     """Be a script. One that is not watched has no session: it would import no torch, and starts those that do."""
-    script = Path(argv[0]).absolute()  # as Python makes it
-    sys.argv = argv
+    is_text, script = argv[0] == "-c", Path(argv[0]).absolute()  # names and places are as Python makes them
+    text = argv[1] if is_text else script.read_bytes()
+    name, place = ("<string>", "") if is_text else (str(script), str(script.resolve().parent))
+    sys.argv = [argv[0], *argv[2 if is_text else 1 :]]
     added = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     if os.environ.get("HYPOCENTER_RUN"):
         from hypocenter.boot.post_import import arm
@@ -268,11 +270,13 @@ def _run_script(argv: list[str], is_watched: bool) -> None:
         added = added[1:]  # the shim takes itself off the path
         if is_watched:
             arm()  # and does this: torch is there, so that the session starts at once
-    sys.path[:] = [str(script.resolve().parent), *dict.fromkeys([*added, *sys.path[1:]])]
+    sys.path[:] = [place, *dict.fromkeys([*added, *sys.path[1:]])]
     module = ModuleType("__main__")
-    module.__file__, module.__builtins__ = str(script), __builtins__  # type: ignore[attr-defined]
+    module.__builtins__ = __builtins__  # type: ignore[attr-defined]
+    if not is_text:
+        module.__file__ = name
     sys.modules["__main__"] = module
-    exec(compile(script.read_bytes(), str(script), "exec"), module.__dict__)
+    exec(compile(text, name, "exec"), module.__dict__)
 
 
 def _spawn(

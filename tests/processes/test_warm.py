@@ -113,6 +113,17 @@ sys.stdout.write("\\n".join(sys.modules.keys() - before))
     assert [name for name in done.stdout.split() if not name.startswith("hypocenter.tap.frameworks.")] == []
 
 
+def test_a_text_sees_what_it_would_see_in_a_process_of_its_own(tmp_path: Path) -> None:
+    text = "import sys; print(sys.argv, sys.path[0], __name__, '__file__' in globals(), 'torch' in sys.modules)"
+    command = [sys.executable, "-c", text + "; import torch", "x", "-y"]
+
+    forked = warm.run(command, env=dict(os.environ), cwd=tmp_path, timeout=300)
+    alone = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+
+    assert forked.returncode == 0, forked.stderr
+    assert forked.stdout == alone.stdout.replace("False\n", "True\n")  # it has torch already, which is the point
+
+
 def test_what_runs_too_long_is_ended_and_the_next_one_runs(script, tmp_path: Path) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         warm.run([sys.executable, script("while True: pass")], env={}, cwd=tmp_path, timeout=0.5)

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from by_day import first_of_each
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -17,12 +18,13 @@ LEVELS: dict[str, tuple[str, ...]] = {"sentinel": (), "modules": ("--audit", "ev
 UNDONE = "could not be audited: "  # why is said, and is no word against the program
 UNSEEN = {"ensemble_vmap"}  # torch.func gives gradients and nobody is told of an update: that is said
 TOLD = "hypocenter: it computes with torch.func: its results are looked at, its updates cannot be seen"
+CASES = [(each, "modules") for each in program.ORDINARY] + [(each, "sentinel") for each in program.ORDINARY[::4]]
 plain = functools.cache(program.run_plain)
 
 
 @pytest.mark.parametrize(
     ("script", "level"),
-    [(each, "modules") for each in program.ORDINARY] + [(each, "sentinel") for each in program.ORDINARY[::4]],
+    first_of_each(CASES, lambda case: (program.ORDINARY.index(case[0]) // 7, case[1])),
     ids=lambda each: each.stem if isinstance(each, Path) else each,
 )
 def test_silent_and_unnoticed(script: Path, level: str, tmp_path: Path) -> None:

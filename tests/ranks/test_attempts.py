@@ -35,7 +35,7 @@ def test_a_later_attempt_takes_over_the_steps_that_it_did_again(tmp_path, monkey
     assert second.diagnosis["findings"] == []
 
 
-@pytest.mark.slow
+@pytest.mark.night
 def test_torchrun_restarts_a_job_in_the_same_recording(tmp_path):
     torchrun = [str(Path(sys.executable).with_name("torchrun")), "--standalone", "--nproc-per-node", "2"]
     job = [*torchrun, "--max-restarts", "1", str(JOB), str(tmp_path), "--fail-at", "6"]

@@ -11,6 +11,7 @@ JOB = Path(__file__).with_name("averaging_job.py")
 AT = 7
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("fault", "by", "rank", "parameter", "words"),
     [
@@ -37,6 +38,7 @@ def test_it_is_found_at_the_next_audited_step(tmp_path: Path) -> None:
     assert [(f["code"], f["step"], f["rank"]) for f in ended.alarms] == [("HC308", 8, 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("habit", "by"),
     [("none", "hand"), ("none", "ddp"), ("clip", "ddp"), ("by-tokens", "hand"), ("scaled-embedding", "hand")],
@@ -50,6 +52,7 @@ def test_a_healthy_job_is_left_alone(habit: str, by: str, tmp_path: Path) -> Non
     assert "step 13" in watched.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("by", "codes"), [("own", ["HC337"]), ("all", [])])
 def test_labels_of_ranks_weigh_the_same(by: str, codes: list[str], tmp_path: Path) -> None:
     ended = launch(JOB.with_name("labels_job.py"), by, out=tmp_path / "run")

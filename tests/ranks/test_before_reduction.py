@@ -17,6 +17,7 @@ def run(tmp_path: Path, *options: str, n: int = 2, config: dict[str, object] | N
     return ended
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [(), ("view",), ("hand",), ("flat",), ("accumulate=3",)],
@@ -54,6 +55,7 @@ def test_without_replay_it_is_a_warning_that_blames_no_device(tmp_path: Path) ->
     assert finding["actual"] > 1e4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["none", "ten", "spike"])
 def test_hard_batches_and_spikes_on_all_ranks_are_not_accused(tmp_path: Path, fault: str) -> None:
     ended = run(tmp_path, f"fault={fault}")
@@ -61,6 +63,7 @@ def test_hard_batches_and_spikes_on_all_ranks_are_not_accused(tmp_path: Path, fa
     assert ended.diagnosis["status"] == "healthy", ended.diagnosis["findings"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [(), ("view",), ("hand",)], ids=["ddp", "bucket views", "by hand"])
 def test_training_is_bit_identical(tmp_path: Path, options: tuple[str, ...]) -> None:
     config = {"replicas": "every=2", "collectives": "every=3"}

@@ -11,6 +11,7 @@ JOB = Path(__file__).with_name("calibration_job.py")
 CONFIG = {"level": "modules", "sketch": True, "param_schedule": "every=1", "calibrate": "every=1"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "with_gradients"), [("ddp", False), ("same", True)])
 def test_ranks_of_ddp_get_floors_of_what_is_their_own(tmp_path, how, with_gradients):
     watched = launch(JOB, how, out=tmp_path / "run", config=CONFIG)

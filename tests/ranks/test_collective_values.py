@@ -17,6 +17,7 @@ def run(tmp_path: Path, op: str, fault: str, rank: int, n: int = 2) -> Ended:
     return ended
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("op", "fault", "rank", "what"),
     [
@@ -54,6 +55,7 @@ def test_a_sum_that_overflows_is_not_a_fault_of_the_group(tmp_path: Path) -> Non
     assert "rank 0 40000" in finding["why"][0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("op", ["all_reduce", "reduce_scatter", "all_to_all", "p2p", "dtensor", "fsdp2", "ddp", "half"])
 def test_healthy_collectives_are_not_accused(tmp_path: Path, op: str) -> None:
     ended = run(tmp_path, op, "none", 0, n=3 if op == "all_reduce" else 2)

@@ -14,6 +14,7 @@ from hypocenter.record.reader import open_run
 JOB = Path(__file__).with_name("norm_job.py")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("mode", "n"), [("ddp", 2), ("fsdp2", 2), ("tp", 2), ("mesh", 4)])
 def test_local_norms_come_to_the_norm_of_the_job(tmp_path: Path, mode: str, n: int) -> None:
     ended = launch(JOB, mode, n=n, out=tmp_path / "run", config={"level": "sentinel"})

@@ -24,6 +24,7 @@ def gradients(run, rank):
     return {r["site"] for r in table.to_pylist() if r["phase"] == "grad" and r["port"] == "grad"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "source"),
     [("ddp", "data parallel"), ("fsdp2", "DeviceMesh"), ("fsdp1", "data parallel"), ("fsdp1-flat", "data parallel")],
@@ -51,6 +52,7 @@ def test_a_mesh_without_names_over_which_weights_are_sharded_is_tensor_parallel(
     assert gradients(run, 1) == NAMES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("mode", "second", "groups"),
     [
@@ -66,6 +68,7 @@ def test_the_dimensions_of_a_mesh_become_axes(tmp_path, mode, second, groups):
     assert gradients(run, 2) == NAMES
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["pp", "pp-interleaved"])
 def test_stages_of_a_pipeline_are_an_axis_and_their_names_those_of_the_whole_model(tmp_path, mode):
     run = recorded(tmp_path, mode, 2)

@@ -27,6 +27,7 @@ def test_samples_that_mix_under_ddp_are_found_on_the_first_rank(tmp_path: Path) 
     assert watched.stdout == launch(JOB, "ddp", n=2).stdout
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "why"),
     [("synced", "communicates with other ranks"), ("fsdp", "on several ranks"), ("tp", "on several ranks")],

@@ -50,6 +50,7 @@ def test_the_line_of_the_page_answers_as_one_process_does(
     assert there.return_value == alone.return_value == 1
 
 
+@pytest.mark.night
 def test_a_cluster_that_is_not_there_is_one_error(tmp_path: Path) -> None:
     recording(tmp_path / "job", {rank: [StepRecord(step=0, loss=1.0)] for rank in range(2)})
 

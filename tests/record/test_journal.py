@@ -68,6 +68,7 @@ def test_what_it_holds_is_what_the_streams_would(
     assert rows["step"].to_pylist() == [step for step in range(n_steps) for _ in range(1 + len(values))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_steps", [1, STEPS_OF_BLOCK - 1, STEPS_OF_BLOCK, STEPS_OF_BLOCK + 1, 2 * STEPS_OF_BLOCK + 3])
 def test_every_step_is_read_once(tmp_path: Path, n_steps: int) -> None:
     killed(tmp_path, range(n_steps), [1.0, 2.0])

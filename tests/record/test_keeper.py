@@ -102,6 +102,7 @@ def test_files_are_few(rolled: Path) -> None:
     assert not list(rolled.glob("rank-*/.*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_steps", [None, 1_000])
 def test_the_directory_is_within_its_budget_at_every_moment(tmp_path: Path, n_steps: int | None) -> None:
     folder, seen, said = tmp_path / "run" / "rank-00000", list[int](), list[str]()

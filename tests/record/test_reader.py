@@ -168,6 +168,7 @@ def test_a_run_without_any_rank_is_empty(tmp_path: Path) -> None:
 # --- cut, missing, doubled
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "per_step"), [("events", 2), ("steps", 1)])
 def test_a_stream_cut_at_any_byte_gives_its_whole_batches(
     tmp_path: Path, kind: str, per_step: int, blocks_of_one_step: None

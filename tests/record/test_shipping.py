@@ -131,6 +131,7 @@ def test_a_second_folder_will_do(tmp_path: Path) -> None:
     assert rows(tmp_path / "there") == rows(tmp_path / "run")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", ["slow", "503", "cut", "full", "lost answer"])
 def test_nothing_acknowledged_is_lost_whatever_the_store_does(tmp_path: Path, store: Store, fault: str) -> None:
     store.faults, store.rng = {fault: 0.4}, random.Random(7)
@@ -160,6 +161,7 @@ def test_what_died_before_it_was_shipped_is_all_that_is_lost(tmp_path: Path, sto
     assert len(here) - len(there) <= 256
 
 
+@pytest.mark.night
 def test_a_store_that_never_answers_costs_no_step_and_is_said_at_the_end(tmp_path: Path, store: Store) -> None:
     store.faults = {"503": 1.0}
     said: list[str] = []

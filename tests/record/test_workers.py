@@ -42,6 +42,7 @@ def test_answers_come_in_the_order_of_the_parts():
     assert workers.notes == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 2])
 def test_what_a_killed_worker_was_asked_is_asked_again(tmp_path: Path, times: int):
     workers = Processes(2)

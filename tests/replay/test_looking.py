@@ -101,6 +101,7 @@ class Attention(nn.Module):
         return scores.amax((0, 2, 3)).tolist(), entropy.mean((0, 2)).tolist()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_kv", [H, 2])
 @pytest.mark.parametrize(
     "how", ["eager full", "eager causal", "eager additive", "fused full", "fused causal", "fused bool"]
@@ -224,6 +225,7 @@ ACTIVATIONS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_units_that_are_off(tmp_path, name):
     torch.manual_seed(0)
@@ -334,6 +336,7 @@ def test_a_frozen_parameter_that_moves(tmp_path):
     assert row.summary.sketch == pytest.approx((1 - 0.99**3, 0), rel=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["sentinel", "modules"])
 def test_training_is_the_same_to_the_bit(tmp_path, level):
     def made():

@@ -61,8 +61,8 @@ PAGES: dict[str, Callable[[], str]] = {
 }
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1300, 390])
+@pytest.mark.parametrize("theme", ["light", pytest.param("dark", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("width", [1300, pytest.param(390, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", PAGES)
 def test_everybody_can_read_it(
     browser: sync_api.Browser,  # noqa: F811

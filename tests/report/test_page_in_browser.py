@@ -288,6 +288,7 @@ def one_step() -> list[Reading]:
     return [replace(row, replay=True) for row in planted(1, 8, 0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["one step", "replay", "many steps", "healthy", "empty", "no step rows"])
 def test_page_is_right_for_any_extent(browser: sync_api.Browser, tmp_path: Path, name: str) -> None:
     gradients = [reading("wo.weight", 900, 0.5, step=s, port="grad", phase="grad", dtype="float32") for s in range(9)]

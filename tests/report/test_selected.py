@@ -83,6 +83,7 @@ def test_phases_steps_and_ranks_are_filtered(job: RecordedRun) -> None:
     assert found.select(["step", "rank", "phase"]).to_pylist() == [{"step": 1, "rank": 3, "phase": "grad"}]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("wanted", "why"),
     [

@@ -78,6 +78,7 @@ for x, y in DataLoader(Numbers(), batch_size=8, shuffle=True, num_workers=WORKER
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("update", HAND_WRITTEN.values(), ids=HAND_WRITTEN)
 def test_an_update_by_hand_ends_a_step(update: str, tmp_path: Path) -> None:
     found = diagnosed(MODEL.replace("UPDATE", update).replace("BAD", "-1"), tmp_path)
@@ -85,6 +86,7 @@ def test_an_update_by_hand_ends_a_step(update: str, tmp_path: Path) -> None:
     assert (found["status"], found["n_steps"]) == ("healthy", 6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [MODEL, RAW], ids=["module", "tensors"])
 @pytest.mark.parametrize("update", HAND_WRITTEN.values(), ids=HAND_WRITTEN)
 def test_the_line_that_failed_is_named_without_an_optimizer(program: str, update: str, tmp_path: Path) -> None:
@@ -104,6 +106,7 @@ ASKED_FOR = {  # gradients that are asked for, and are in no `.grad`
 WITH_THEM = "with torch.no_grad():\n        for p, g in zip(parameters, gs): p -= 0.01 * g"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [MODEL, RAW], ids=["module", "tensors"])
 @pytest.mark.parametrize("asked", ASKED_FOR.values(), ids=ASKED_FOR)
 def test_gradients_that_the_program_asks_for_are_a_backward(program: str, asked: str, tmp_path: Path) -> None:
@@ -115,6 +118,7 @@ def test_gradients_that_the_program_asks_for_are_a_backward(program: str, asked:
     assert (found["source"]["line"], found["confidence"]) == (line_of(text, "# fault"), "proven")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", ASKED_FOR.values(), ids=ASKED_FOR)
 def test_an_update_with_gradients_asked_for_ends_a_step(asked: str, tmp_path: Path) -> None:
     text = MODEL.replace("UPDATE", WITH_THEM).replace("loss.backward()", asked).replace("BAD", "-1")
@@ -163,6 +167,7 @@ def test_several_backward_passes_before_an_update_are_one_step(tmp_path: Path) -
     assert (found["status"], found["n_steps"]) == ("healthy", 3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spoil", "op", "cause"),
     [
@@ -193,6 +198,7 @@ def test_what_numpy_spoilt_is_not_proven_to_be_the_data_s_fault(tmp_path: Path) 
     assert "where batches are made" not in found["remedy"]["text"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_workers", [0, 2])
 def test_the_index_in_the_dataset_is_named(n_workers: int, tmp_path: Path) -> None:
     found = diagnosed(LOADER.replace("WORKERS", str(n_workers)), tmp_path)["findings"][0]
@@ -225,6 +231,7 @@ NO_GRAD = "with torch.no_grad(): y = teacher(x) * 0.9"
 LENT = "w = hyper(x[:1]); w = {'fc.weight': w[:, :4], 'fc.bias': w[0, 4:]}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("spoilt", "site", "forward"),
     [

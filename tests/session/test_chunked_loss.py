@@ -33,6 +33,7 @@ def chunked(head, hidden, target, n):
     return Bridge.apply(hidden, torch.cat([part.grad for part in parts]), total)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_samples", [1, 2])
 def test_the_loss_of_a_step_that_goes_back_in_chunks_is_their_sum(tmp_path, n_samples):
     torch.manual_seed(0)

@@ -108,6 +108,7 @@ def test_of_a_value_computed_from_a_sample_the_row_is_named(tmp_path: Path) -> N
     assert (found.remedy.text, found.remedy.targets, found.remedy.verified) == ("leave out batch row 6", ("6",), True)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [8, 16, 24])
 def test_rows_are_not_read_off_a_dimension_that_happens_to_fit(tmp_path: Path, size: int) -> None:
     """A statistic over the batch, of as many channels as the batch has rows, or a multiple of it."""
@@ -143,6 +144,7 @@ def test_a_running_variance_below_zero_is_named(tmp_path: Path) -> None:
     assert "negative running variance" in found.title
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [8, 32])
 def test_a_learning_rate_that_is_too_high_is_no_matter_of_samples(tmp_path: Path, width: int) -> None:
     model = nn.Sequential(nn.Linear(8, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
@@ -164,6 +166,7 @@ HIDDEN_LOGARITHMS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HIDDEN_LOGARITHMS)
 def test_a_logarithm_of_0_that_forward_hides_is_named_in_backward(tmp_path: Path, name: str) -> None:
     found = first_finding(tmp_path / "run", Net(HIDDEN_LOGARITHMS[name]), spoil=set_gain(0.0))

@@ -96,6 +96,7 @@ def test_a_closure_that_never_zeroes_and_gives_a_float(tmp_path):
     assert alarms(tmp_path / "run") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW])
 @pytest.mark.parametrize("bad_step", [0, 2, 5])
 def test_a_closure_of_an_optimizer_that_calls_it_once(tmp_path, kind, bad_step):
@@ -213,6 +214,7 @@ def test_a_healthy_sharpness_aware_run_is_silent_and_bit_identical(tmp_path, kin
     assert alarms(tmp_path / "run") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("bad_backward", ["first", "second"])
 @pytest.mark.parametrize("bad_step", [0, 1, 3, 6])

@@ -42,6 +42,7 @@ def recorded(out, *arguments, level="sentinel"):
     return run("-m", "hypocenter", "run", "--out", out, "--level", level, PROGRAM, *arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("_compiled")
 @pytest.mark.parametrize("level", ["sentinel", "modules"])
 @pytest.mark.parametrize("what", KINDS)
@@ -64,6 +65,7 @@ def test_what_a_graph_leaves_behind_is_looked_at(tmp_path):
     assert (finding["kind"], "graph" in json.dumps(answer)) == ("nonfinite", True)
 
 
+@pytest.mark.night
 @pytest.mark.usefixtures("_compiled")
 def test_the_end_of_the_program_waits_for_no_replay_that_is_never_done(tmp_path):
     said = recorded(tmp_path / "run", "whole", "--stuck").stderr

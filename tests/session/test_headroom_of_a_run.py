@@ -135,6 +135,7 @@ class Normed(torch.nn.Module):
         return self.last(torch.nn.functional.gelu(h))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fails", [False, True], ids=["recorded", "replayed"])
 @pytest.mark.parametrize("norm", ["rms by hand", "rms", "layer", "softmax"])
 def test_a_norm_does_not_ask_for_a_loss_scale_below_one(tmp_path: Path, norm: str, fails: bool) -> None:

@@ -86,6 +86,7 @@ def trained_with_wandb(out, is_watched):
     return logged
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("is_watched", [True, False])
 def test_wandbs_histograms_are_named_when_they_are_on(is_watched, tmp_path):
     logged = trained_with_wandb(tmp_path, is_watched)

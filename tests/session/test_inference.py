@@ -119,6 +119,7 @@ for step in range(4):
     assert "healthy" not in said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "traced",
     [

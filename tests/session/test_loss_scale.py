@@ -93,6 +93,7 @@ def outgrowing(first, every=3, factor=4.0):
     return before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clip", [False, True])
 def test_a_nan_at_every_scale_is_one_finding_about_the_op_with_the_collapse_under_it(tmp_path, clip):
     with hypocenter.watch(out=tmp_path / "run"):
@@ -133,6 +134,7 @@ def test_without_replay_the_collapse_is_said_and_nobody_accused(tmp_path):
     assert status == "cannot-tell"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("init_log2", [24, 32])
 def test_warm_up_is_silent_and_called_so(tmp_path, init_log2):
     with hypocenter.watch(out=tmp_path / "run"):
@@ -164,6 +166,7 @@ def test_probing_every_few_steps_is_silent_and_called_so(tmp_path):
     assert any(note.why[0].startswith("probing") and note.count > 5 for note in notes)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("clip", [False, True])
 def test_a_layer_that_outgrows_the_scale_is_named_with_op_and_line(tmp_path, clip):
     with hypocenter.watch(out=tmp_path / "run"):
@@ -215,6 +218,7 @@ def underflowing(step, factor):
     return lambda loss, now: loss * factor if now >= step else loss
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scaled", [False, True])
 def test_gradients_that_float16_loses_are_proven_by_a_replay(tmp_path, scaled):
     options = {"init_scale": 1.0, "growth_interval": 1000} if scaled else {"enabled": False}
@@ -253,6 +257,7 @@ def test_a_recording_of_modules_shows_them_without_a_replay(tmp_path, scaled):
     assert 6 <= finding.step <= 9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options", [{"init_scale": 2.0**20}, {"enabled": False, "dtype": torch.bfloat16}, {"enabled": False}]
 )
@@ -326,6 +331,7 @@ def test_tracing_ends_when_the_cause_is_found(tmp_path):
     assert [e.step for e in evidence(tmp_path / "run")] == [25, 26]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mutated", [False, True])
 def test_a_collapse_that_goes_round_the_parameters_gets_a_cause(tmp_path, mutated):
     def too_large(model, loss, step):

@@ -54,6 +54,7 @@ def gan(bad_step, n_steps, *, n_critic=1):
         update_g.step()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad_step", range(16))
 def test_the_logarithm_is_named_whatever_the_step(tmp_path, bad_step):
     with hypocenter.watch(out=str(tmp_path / "run")):
@@ -62,6 +63,7 @@ def test_the_logarithm_is_named_whatever_the_step(tmp_path, bad_step):
     assert origins(tmp_path / "run") == [(bad_step, "aten.log.default", "log-of-zero")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad_step", range(4))
 def test_with_several_updates_of_one_optimizer_in_a_round(tmp_path, bad_step):
     with hypocenter.watch(out=str(tmp_path / "run")):
@@ -99,6 +101,7 @@ CHAINS = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n_models", "order", "bad_model"), CHAINS)
 def test_the_root_is_named_whatever_the_order_and_the_number(tmp_path, n_models, order, bad_model):
     for bad_step in (0, 3, 5):
@@ -119,6 +122,7 @@ def test_models_are_called_as_their_variables_are(tmp_path):
     assert names == {"disc", "generator", "grad_norm"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bad_step", [0, 1, 4])
 def test_what_was_made_before_another_update_is_replayed_in_the_loss_that_uses_it(tmp_path, bad_step):
     """The fake images are made once, for the discriminator's update and for the generator's after it."""
@@ -192,6 +196,7 @@ def one_backward(order, bad_step, bad_model, n_steps, *, clears_before=False):
     return [p.detach().clone() for each in (encoder, decoder) for p in each.parameters()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("order", ORDERS.values(), ids=ORDERS)
 @pytest.mark.parametrize("bad_model", [0, 1])
 @pytest.mark.parametrize("bad_step", range(7))
@@ -265,6 +270,7 @@ def test_phases_one_after_another_count_on(tmp_path, n_phases):
     assert [record.step for _, record in open_run(tmp_path / "run").step_records()] == [*range(3 * n_phases)]
 
 
+@pytest.mark.night
 def test_a_session_that_is_over_keeps_neither_model_nor_optimizer(tmp_path):
     def train():
         model = nn.Linear(2, 2)

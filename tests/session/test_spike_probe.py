@@ -100,6 +100,7 @@ def poisoned_weight(net, x, y):
         net.down.weight *= 300
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_micro", [1, 3])
 @pytest.mark.parametrize("clip", [False, True])
 def test_an_operation_is_named_with_its_line(n_micro, clip, tmp_path):
@@ -164,6 +165,7 @@ def test_a_sample_that_carries_it_is_named(tmp_path):
     assert finding.remedy.verified
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("error", "severity"), [(3.0, "note"), (300.0, "warning")])
 def test_a_hard_sample_of_a_task_that_is_learned_accuses_nobody(error, severity, tmp_path):
     torch.manual_seed(0)
@@ -284,6 +286,7 @@ class Normalised(Net):
         return super().forward(self.norm(x))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [Net, Normalised])
 @pytest.mark.parametrize("fault", ["cold", "another_factor", "poisoned_weight", "wrong_target"])
 def test_a_jump_costs_at_most_six_steps(fault, model, tmp_path, monkeypatch):
@@ -302,6 +305,7 @@ class LooksAtValues(nn.Linear):
         return super().forward(x) if bool(x.isfinite().all()) else x
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [nn.Linear, LooksAtValues])
 def test_a_label_out_of_place_is_found_though_no_tensor_is_large(made, tmp_path):
     torch.manual_seed(0)
@@ -329,6 +333,7 @@ def test_parameters_that_grew_are_named(tmp_path):
     assert (finding.step, finding.cause, finding.param) == (AT, "state-changed", "down.weight")
 
 
+@pytest.mark.night
 def test_of_two_optimizers_the_learning_rate_of_the_right_one_is_told(tmp_path):
     torch.manual_seed(0)
     nets = [Net(), Net()]
@@ -350,6 +355,7 @@ def test_of_two_optimizers_the_learning_rate_of_the_right_one_is_told(tmp_path):
     )
 
 
+@pytest.mark.night
 def test_under_a_loss_scaler_that_grows_the_scale_is_not_taken_for_a_gain(tmp_path):
     scaler = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=7)
     train(tmp_path / "healthy", scaler=scaler)
@@ -360,6 +366,7 @@ def test_under_a_loss_scaler_that_grows_the_scale_is_not_taken_for_a_gain(tmp_pa
     assert (finding.step, finding.op) == (AT, "aten.div.Tensor")
 
 
+@pytest.mark.night
 def test_what_the_update_does_with_it_is_told(tmp_path):
     train(tmp_path / "adam", cold, make=torch.optim.AdamW, betas=(0.9, 0.99))
     train(tmp_path / "clipped", cold, clip=True)
@@ -432,6 +439,7 @@ def test_a_mode_that_was_switched_is_named(tmp_path):
     assert "evaluation mode" in finding.title
 
 
+@pytest.mark.night
 def test_the_turn_of_a_loop_in_which_it_began_is_told(tmp_path):
     torch.manual_seed(0)
     net = nn.Linear(16, 1)
@@ -479,6 +487,7 @@ def hard(net, x, y):
         return x, net(x).argmin(-1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [hard, None])
 def test_a_hard_batch_accuses_nobody(fault, tmp_path):
     train(tmp_path / "run", fault)
@@ -486,6 +495,7 @@ def test_a_hard_batch_accuses_nobody(fault, tmp_path):
     assert [f for f in findings(tmp_path / "run") if f.severity != "note"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [None, cold, wrong_target, poisoned_weight])
 def test_training_is_the_same_to_the_bit(fault, tmp_path):
     plain, watched = train(None, fault, watched=False), train(tmp_path / "run", fault)

@@ -48,6 +48,7 @@ BACKWARD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("backward", BACKWARD.values(), ids=BACKWARD)
 def test_the_micro_batch_and_line_that_failed_are_named(backward: str, tmp_path: Path) -> None:
     text = PROGRAM.replace("BACKWARD", backward).replace("BAD", "3")
@@ -69,6 +70,7 @@ def test_healthy_micro_batches_are_counted_with_their_losses(backward: str, tmp_
     assert all(record.loss is not None and 0.0 < record.loss < 100.0 for record in steps)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "looked_at",
     [

@@ -52,6 +52,7 @@ IN_THE_LOSS = """
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", FUNCTIONAL.values(), ids=FUNCTIONAL)
 def test_a_bad_gradient_is_followed_into_the_transformed_function(body: str, tmp_path: Path) -> None:
     text = BEGIN.replace("BAD", "3") + body

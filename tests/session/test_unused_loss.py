@@ -72,6 +72,7 @@ HARMLESS = {
 ITEM = SKIPPED.replace("not torch.isfinite(loss)", "loss.item() != loss.item()")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("body", "step"), [(SKIPPED, 2), (ITEM, 2), (SUMMED, 2)], ids=["skipped", "skipped-by-number", "summed"]
 )
@@ -88,6 +89,7 @@ def test_a_bad_loss_that_is_thrown_away_is_told(body: str, step: int, tmp_path: 
     assert any("went on without it" in line for line in found["why"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("body", HARMLESS.values(), ids=HARMLESS)
 def test_numbers_beside_the_loss_are_nobody_s_business(body: str, tmp_path: Path) -> None:
     found = diagnosed(PROGRAM.replace("    STEP", body), tmp_path)

@@ -53,6 +53,7 @@ def train(n_steps=5, bad_step=None, accumulate=1, bad_microbatch=0, skip_bad=Fal
     return losses, [p.detach().clone() for p in model.parameters()], model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["sentinel", "modules", "ops", "tensors"])
 def test_training_is_bit_identical_with_a_failure_replayed_in_the_middle(tmp_path, level):
     plain = train(bad_step=2, accumulate=2, skip_bad=True, evaluate=True)
@@ -86,6 +87,7 @@ def test_a_healthy_run_has_steps_and_no_evidence(tmp_path):
     assert run.evidence_files() == []
 
 
+@pytest.mark.night
 def test_a_loss_that_the_program_gave_up_on_is_examined_at_the_end(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(

@@ -41,7 +41,7 @@ def test_the_kernels_agree_with_the_reference_in_tritons_interpreter() -> None:
 
 
 @needs_triton
-@pytest.mark.slow
+@pytest.mark.night
 def test_the_kernels_compile_for_devices_and_are_exact_there(tmp_path: Path) -> None:
     """Nothing flushes subnormals, no float is added atomically, nothing spills, and loads are wide."""
     told = run(str(HERE / "programs" / "compile_kernels.py"), TRITON_CACHE_DIR=str(tmp_path)).splitlines()
@@ -51,7 +51,7 @@ def test_the_kernels_compile_for_devices_and_are_exact_there(tmp_path: Path) -> 
 
 
 @needs_triton
-@pytest.mark.slow
+@pytest.mark.night
 def test_what_is_checked_on_a_gpu_is_as_expected_in_the_interpreter() -> None:
     rows = [json.loads(line) for line in run("-m", "bench.gpu.summaries", "cpu", TRITON_INTERPRET="1").splitlines()]
 

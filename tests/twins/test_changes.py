@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from by_day import first_of_each
 from twinned import twin
 
 from hypocenter.twins.change import changes
@@ -75,7 +76,7 @@ PLANTED = {
 }
 
 
-@pytest.mark.parametrize("case", PLANTED)
+@pytest.mark.parametrize("case", first_of_each(PLANTED, lambda case: case.partition(":")[0]))
 def test_says_whether_it_matters_and_where(case: str, tmp_path: Path) -> None:
     name, words, status, cause, site = PLANTED[case]
     change = case.partition(":")[0]
@@ -92,6 +93,7 @@ def test_says_whether_it_matters_and_where(case: str, tmp_path: Path) -> None:
         assert found.first is None
 
 
+@pytest.mark.night
 def test_names_the_operator_that_is_compiled_wrong(tmp_path: Path) -> None:
     found = twin("eager", tmp_path, "odd.py", "compiled", "backend", steps=1)
 
@@ -115,6 +117,7 @@ NOT_THERE = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", NOT_THERE)
 def test_a_change_that_changes_nothing_is_an_error(case: str, tmp_path: Path) -> None:
     name, words, said = NOT_THERE[case]
@@ -124,6 +127,7 @@ def test_a_change_that_changes_nothing_is_an_error(case: str, tmp_path: Path) ->
         twin(case.partition(":")[0], tmp_path, name, *words, steps=1, second_words=more)
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("change", ["accumulation", "ranks"])
 def test_a_trainer_divides_its_batches_when_it_is_asked_to(change: str, tmp_path: Path) -> None:
     found = twin(change, tmp_path, "hf.py", "{folder}", steps=2)

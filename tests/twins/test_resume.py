@@ -39,6 +39,7 @@ def test_a_whole_checkpoint_is_the_same_to_the_bit(tmp_path: Path, kept: Path) -
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", PLAIN)
 def test_names_what_was_not_restored(fault: str, tmp_path: Path, kept: Path) -> None:
     cause, step, phase = PLAIN[fault]
@@ -117,6 +118,7 @@ TRAINERS = {
 OTHER_PROGRAMS = ("epoch", "dropout")  # faults that are in the program when it is not resumed too
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("name", TRAINERS)
 def test_a_trainer_resumes_from_the_checkpoint_that_it_is_handed(name: str, tmp_path: Path) -> None:
     checkpoint, faults = TRAINERS[name]

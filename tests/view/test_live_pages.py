@@ -147,6 +147,7 @@ def test_ranks_are_told_together_and_apart(tmp_path: Path, serve: Serve) -> None
     assert ranks.count('role="tooltip"') == 6
 
 
+@pytest.mark.night
 def test_a_run_that_is_over_is_diagnosed_once_in_another_process(
     tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:

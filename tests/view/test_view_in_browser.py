@@ -119,6 +119,7 @@ def test_a_training_is_followed_until_it_breaks_and_a_second_run_is_compared(
     opened.context.close()
 
 
+@pytest.mark.night
 def test_a_page_that_stays_open_does_not_grow_and_what_was_opened_stays_open(
     browser: sync_api.Browser, tmp_path: Path, serve: Serve
 ) -> None:
@@ -140,6 +141,7 @@ def test_a_page_that_stays_open_does_not_grow_and_what_was_opened_stays_open(
     opened.context.close()
 
 
+@pytest.mark.night
 def test_it_says_that_the_server_is_gone_and_comes_back_without_a_reload(
     browser: sync_api.Browser, tmp_path: Path, serve: Serve
 ) -> None:
@@ -176,6 +178,7 @@ def failed(path: Path) -> Training:
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1300, 390])
 def test_everybody_can_read_it(browser: sync_api.Browser, tmp_path: Path, serve: Serve, width: int, theme: str) -> None:

@@ -15,8 +15,7 @@ from hypocenter.detect.local_rows import LOCAL
 from hypocenter.record.reader import open_run
 
 JOB = Path(__file__).with_name("parallel_job.py")
-SLOW = [pytest.param(name, marks=pytest.mark.slow) for name in ("fsdp1-bf16", "fsdp2-bf16", "sp", "1f1b")]
-LAYOUTS = ["ddp", "fsdp1", "fsdp1-flat", "fsdp2", "tp", "mesh", "gpipe", *SLOW]
+LAYOUTS = ["fsdp2", "ddp", "fsdp1", "fsdp1-flat", "tp", "mesh", "gpipe", "fsdp1-bf16", "fsdp2-bf16", "sp", "1f1b"]
 AXES = {
     "ddp": "dp",
     "fsdp1": "dp",
@@ -81,6 +80,7 @@ def is_at(found, layout, rank):
     return found["rank"] == rank and told == coords_of(layout, rank)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_healthy_run_is_silent_and_unchanged(layout, tmp_path):
     ended = job(layout, "none", folder=tmp_path / "job")
@@ -90,6 +90,7 @@ def test_a_healthy_run_is_silent_and_unchanged(layout, tmp_path):
 
 
 # Where ranks do the same, one of them stands for both; stages of a pipeline do not.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "rank"),
     [("ddp", 0), ("fsdp1", 1), ("fsdp1-flat", 0), ("fsdp1-bf16", 1), ("fsdp2", 0), ("fsdp2-bf16", 1), ("tp", 0),
@@ -115,7 +116,8 @@ def test_a_gradient_that_one_rank_spoils_is_named(layout, rank, tmp_path):
     assert are_bit_identical(weights(tmp_path / "job"), plain)
 
 
-@pytest.mark.parametrize("layout", ["ddp", "fsdp1", "fsdp1-flat", "fsdp2", "tp", "mesh", "gpipe"])
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["tp", "ddp", "fsdp1", "fsdp1-flat", "fsdp2", "mesh", "gpipe"])
 def test_an_activation_that_one_rank_spoils_is_named(layout, tmp_path):
     rank = {"mesh": 2, "gpipe": 0}.get(layout, 1)
 
@@ -131,7 +133,8 @@ def test_an_activation_that_one_rank_spoils_is_named(layout, tmp_path):
     assert are_bit_identical(weights(tmp_path / "job"), plain)
 
 
-@pytest.mark.parametrize("layout", ["fsdp1", "fsdp2", pytest.param("tp", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["fsdp2", "fsdp1", "tp"])
 def test_a_replay_that_breaks_off_on_one_rank_harms_nobody(layout, tmp_path):
     fault = ("activation", "--rank", "0", "--survive")
 
@@ -142,7 +145,7 @@ def test_a_replay_that_breaks_off_on_one_rank_harms_nobody(layout, tmp_path):
     assert are_bit_identical(weights(tmp_path / "job"), weights_of_plain(layout, *fault))
 
 
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.parametrize("layout", ["tp"])
 def test_under_torchrun(layout, tmp_path):
     """The slow way for one layout: ranks that import torch themselves, started by `hypocenter run`."""

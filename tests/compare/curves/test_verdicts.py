@@ -29,6 +29,7 @@ def pairs(seed: int, n_pairs: int, n: int, memory: float, batches: float) -> np.
     return falling(n) + noise(seed + 1, n_pairs, n, 0.0, batches)[:, None, :] + own
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("memory", "batches"), [(0.0, 0.1), (0.5, 0.0), (0.9, 0.1), (0.97, 0.1)])
 @pytest.mark.parametrize("n_repeats", [0, 1, 2])
 def test_200_pairs_of_noise_are_never_called_departed(memory: float, batches: float, n_repeats: int) -> None:

@@ -191,6 +191,7 @@ def our_run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[float]
     return out, record_run(out, 1000)
 
 
+@pytest.mark.night
 def test_batches_of_our_runs_are_compared(our_run: tuple[Path, list[float]], tmp_path: Path) -> None:
     record_run(tmp_path / "other", 20)
 

@@ -73,6 +73,7 @@ PAIRS: dict[str, tuple[Function, Function, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", PAIRS)
 def test_what_a_function_is_told_is_the_cause(tmp_path, name):
     mine, other, said = PAIRS[name]
@@ -87,6 +88,7 @@ def test_what_a_function_is_told_is_the_cause(tmp_path, name):
         assert "test_operator_arguments.py:" in found.fit.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("options", [{"level": "ops"}, {"level": "modules", "calibrate": "0"}])
 def test_exact_gelu_against_its_tanh_form_is_told_at_every_level_that_sees_operators(tmp_path, options):
     mine, other, said = PAIRS["gelu"]

@@ -33,6 +33,7 @@ def recorded_with_a_fault(out, percent):
     return record(out, model)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("percent", [2, 5])
 def test_names_the_layer_that_a_comparison_from_end_to_end_does_not(good, halves, tmp_path, percent):
     bad = recorded_with_a_fault(tmp_path / "bad", percent)

@@ -118,6 +118,7 @@ def test_batches_of_different_sizes_are_never_the_same(compared):
     assert any("different sizes" in note for note in found.notes)
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("layout", ["fsdp-tp", "pp"])
 def test_training_is_the_same_to_the_bit_with_and_without(tmp_path, layout):
     n = N_RANKS.get(layout, 2)

@@ -14,7 +14,7 @@ from hypocenter.compare.engine import compare_runs
 from hypocenter.record.reader import open_run
 
 pytest.importorskip("megatron.core")
-pytestmark = pytest.mark.slow  # Megatron is imported anew in each run
+pytestmark = pytest.mark.night  # Megatron is imported anew in each run
 
 JOB = Path(__file__).with_name("megatron_job.py")
 RECORDED = {"level": "modules", "sketch": True, "param_schedule": "every=1"}

@@ -14,6 +14,7 @@ transformers = pytest.importorskip("transformers")
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
 
+@pytest.mark.night
 def test_hugging_face_against_megatron(tmp_path):
     torch.set_num_threads(1)
     torch.manual_seed(0)

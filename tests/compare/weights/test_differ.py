@@ -171,6 +171,7 @@ def test_renamed_modules_are_found_by_their_values(diff):
     assert {row.by for row in found.tensors if "block" in row.candidate} <= {"structure", "value"}
 
 
+@pytest.mark.night
 def test_memory_does_not_grow_with_the_checkpoint(tmp_path):
     """Sparse files of 512 MiB each, so that reading one whole would be seen."""
     rows = 1 << 13

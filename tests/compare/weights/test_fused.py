@@ -56,6 +56,7 @@ LAYOUTS = [  # (query groups, groups in which the parts lie, transposed)
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(("kv", "groups", "transposed"), LAYOUTS)
 def test_split_and_fused_are_the_same_in_either_direction(diff, name, kv, groups, transposed):

@@ -35,6 +35,7 @@ def mindspore(*words: object) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("piece", [1 << 20, 5])
 def test_mindspore_loads_every_format_and_shape_to_the_bit(tmp_path, piece):
     numbers = np.random.default_rng(0)
@@ -54,6 +55,7 @@ def test_mindspore_loads_every_format_and_shape_to_the_bit(tmp_path, piece):
     }
 
 
+@pytest.mark.night
 def test_a_torch_gpt2_gives_the_same_logits_in_mindspore_and_comes_back(tmp_path):
     transformers = pytest.importorskip("transformers")
     torch.set_num_threads(1)

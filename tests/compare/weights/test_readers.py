@@ -99,6 +99,7 @@ def test_a_distributed_checkpoint_of_two_ranks(tmp_path):
     assert found.notes == ("not read: optim, step",)
 
 
+@pytest.mark.night
 def test_real_megatron_shards_are_merged_to_the_bit(tmp_path):
     pytest.importorskip("megatron.core")
     ranks(4, "megatron_shards.py", str(tmp_path), "--tp", "2", "--pp", "2")

@@ -69,6 +69,7 @@ def cure_of(model, folder, *, half=False, n_microbatches=1, **options):
 CULPRITS = [(0,), (13,), (25,), (3, 4), (0, 25), (7, 19), (1, 2, 3), (0, 12, 25), (5, 11, 23)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("culprits", "half"),
     [*((each, False) for each in CULPRITS), *((each, True) for each in CULPRITS[1::3])],
@@ -85,6 +86,7 @@ def test_exactly_the_planted_ones_are_found_in_few_replays(culprits, half, tmp_p
     assert cure.replays <= 3 * len(culprits) * math.log2(N_BLOCKS) + 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("culprits", [(4,), (4, 20)], ids=str)
 def test_gradients_that_overflow_in_backward_only(culprits, tmp_path):
     cure = cure_of(planted(culprits, Amplifying), tmp_path / "run")

@@ -212,6 +212,7 @@ def test_a_row_chooses_its_module_and_views_keep_it(browser, page_file):
         assert watched.complaints == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["same", "hostile", "nothing", "narrow", "dark", "not finite"])
 def test_page_is_right_for_anything(browser, tmp_path, name):
     found, material = diverged()

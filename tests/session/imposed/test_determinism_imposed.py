@@ -33,6 +33,7 @@ def run(tmp_path: Path, program: str, *options: str) -> subprocess.CompletedProc
     return done
 
 
+@pytest.mark.night
 def test_all_generators_begin_at_the_seed(tmp_path: Path) -> None:
     program = "import random, numpy, torch\nprint(random.random(), numpy.random.rand(), float(torch.rand(())))"
 
@@ -133,6 +134,7 @@ DROPS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", DROPS)
 def test_no_value_is_dropped(how: str, tmp_path: Path) -> None:
     program = f"import torch\nx = torch.ones(64, 64)\nprint(bool(torch.equal({DROPS[how]}, x)))"

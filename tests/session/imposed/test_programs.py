@@ -45,6 +45,7 @@ def rates(run: RecordedRun) -> list[float | None]:
     return [record.lr for rank, record in run.step_records() if rank == 0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["alone", "pending"])
 def test_a_rank_that_stops_waits_for_no_rank_that_is_stuck(tmp_path: Path, kind: str) -> None:
     options = ("--stop-after-step", "3", "--agree-timeout-s", "2")
@@ -59,6 +60,7 @@ def test_a_rank_that_stops_waits_for_no_rank_that_is_stuck(tmp_path: Path, kind:
     assert [record.step for rank, record in open_run(folder).step_records() if rank == 0] == [0, 1, 2, 3]
 
 
+@pytest.mark.night
 def test_a_transformers_trainer_with_workers_is_stopped_and_keeps_its_schedule(tmp_path: Path) -> None:
     script = str(HERE / "trainer.py")
     plain, _ = recorded(tmp_path, script, "0", name="plain")
@@ -75,6 +77,7 @@ def test_a_transformers_trainer_with_workers_is_stopped_and_keeps_its_schedule(t
     assert "imposed: stop after step 3; learning rate 0 at every update; initial weights written" in done.stderr
 
 
+@pytest.mark.night
 def test_a_transformers_trainer_starts_from_another_seeds_weights(tmp_path: Path) -> None:
     script = str(HERE / "trainer.py")
     first, folder = recorded(tmp_path, script, "0", options=("--save-initial-weights",), name="first")
@@ -88,6 +91,7 @@ def test_a_transformers_trainer_starts_from_another_seeds_weights(tmp_path: Path
     assert "initial weights of 16 parameters" in open_run(run).run.imposed["initial_weights"]
 
 
+@pytest.mark.night
 def test_lightning_is_stopped_at_rate_zero(tmp_path: Path) -> None:
     done, folder = recorded(
         tmp_path, str(HERE / "fabric.py"),
@@ -102,6 +106,7 @@ def test_lightning_is_stopped_at_rate_zero(tmp_path: Path) -> None:
         assert (row.update.before.raw == row.update.after.raw).all()
 
 
+@pytest.mark.night
 def test_a_program_that_cannot_get_its_weights_ends_with_2_before_it_trains(tmp_path: Path) -> None:
     recorded(tmp_path, str(HERE / "fabric.py"), options=("--save-initial-weights", "--stop-after-step", "0"), name="a")
 
@@ -123,6 +128,7 @@ SHARDED = pytest.param(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["replicated", SHARDED])
 def test_two_ranks_start_from_others_weights_and_stop_together(tmp_path: Path, kind: str) -> None:
     script = str(HERE / "ddp.py")
@@ -162,7 +168,7 @@ def values_of(folder: Path) -> dict[str, Array]:
 ENDS = (".weight", ".bias", "gain")
 
 
-@pytest.mark.slow
+@pytest.mark.night
 @pytest.mark.parametrize(
     ("job", "args"),
     [

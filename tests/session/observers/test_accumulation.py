@@ -30,6 +30,7 @@ def rows(out) -> dict:
     return {(r.step, r.port): r for r in found if r.port in (ACCUMULATED, ADDITION_LOST) and r.site == SITE}
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("zero", [False, True])
 def test_512_equal_gradients_come_out_at_256(tmp_path, zero):
     with hypocenter.watch(out=str(tmp_path / "run")):
@@ -44,6 +45,7 @@ def test_512_equal_gradients_come_out_at_256(tmp_path, zero):
     assert share(found[1, ADDITION_LOST]) == pytest.approx(0.5, abs=0.01)
 
 
+@pytest.mark.night
 def test_random_gradients_are_added_up_well(tmp_path):
     random = torch.Generator().manual_seed(0)
     with hypocenter.watch(out=str(tmp_path / "run")):

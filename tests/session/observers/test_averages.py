@@ -51,6 +51,7 @@ def lerp(average, model, weight):
     return update
 
 
+@pytest.mark.night
 def test_a_hand_written_average_of_decay_09999_is_frozen(tmp_path):
     with hypocenter.watch(out=str(tmp_path / "run")):
         model = fresh()
@@ -64,6 +65,7 @@ def test_a_hand_written_average_of_decay_09999_is_frozen(tmp_path):
     assert last.summary.n > 0.25 * last.shape[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made_before", [False, True])
 def test_an_averaged_model_is_found(tmp_path, made_before):
     model = fresh().bfloat16()
@@ -78,6 +80,7 @@ def test_an_averaged_model_is_found(tmp_path, made_before):
     assert share(rows[-1]) > 0.9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weight", [0.5, 0.1, 0.02])
 def test_a_fast_average_is_not_called_frozen(tmp_path, weight):
     with hypocenter.watch(out=str(tmp_path / "run")):
@@ -88,6 +91,7 @@ def test_a_fast_average_is_not_called_frozen(tmp_path, weight):
     assert [share(row) for row in totals(tmp_path / "run") if share(row) > 0.3] == []
 
 
+@pytest.mark.night
 def test_a_rounded_view_of_a_float32_average_is_not_called_frozen(tmp_path):
     with hypocenter.watch(out=str(tmp_path / "run")):
         model = fresh()
@@ -108,6 +112,7 @@ def test_a_rounded_view_of_a_float32_average_is_not_called_frozen(tmp_path):
     assert max(share(row) for row in rows if row.summary.n > 0.25 * row.shape[0]) < 0.3
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_a_copy_that_nobody_writes_to_is_left_alone(tmp_path, dtype):
     with hypocenter.watch(out=str(tmp_path / "run")):
@@ -118,6 +123,7 @@ def test_a_copy_that_nobody_writes_to_is_left_alone(tmp_path, dtype):
     assert totals(tmp_path / "run") == []
 
 
+@pytest.mark.night
 def test_a_target_network_that_is_set_now_and_then_is_not_called_frozen(tmp_path):
     steps = iter(range(N_STEPS))
     with hypocenter.watch(out=str(tmp_path / "run")):

@@ -60,6 +60,7 @@ def test_a_seed_in_the_loop(tmp_path):
     assert told(tmp_path, each=seeded) == [("HC239", 3, "laws")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("each", "p"),
     [(lambda _: None, 0.1), (torch.manual_seed, 0.1), (seeded, 0.0)],
@@ -158,6 +159,7 @@ def test_gradients_in_the_memory_of_a_graph_are_overwritten_by_its_next_run(tmp_
     assert after_each_step(tmp_path, halved) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "change",
     [

@@ -76,6 +76,7 @@ def test_what_was_loaded_and_is_made_anew_is_told(tmp_path: Path) -> None:
     assert told(tmp_path, model=begin(then=anew)) == [("HC255", "warning")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("then", [lambda _: None, the_head_anew, halved, with_noise])
 def test_what_is_left_of_it_or_a_part_made_anew_is_not(then: Callable[[nn.Module], None], tmp_path: Path) -> None:
     assert told(tmp_path, model=begin(then=then)) == []
@@ -122,6 +123,7 @@ def test_a_state_that_is_no_copy_brings_nothing_back(tmp_path: Path) -> None:
     assert told(tmp_path, after=kept(lambda model: model.state_dict())) == [("HC255", "warning")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "after",
     [
@@ -151,11 +153,13 @@ def freeze(model: nn.Sequential, step: int) -> None:
         model[0].requires_grad_(False)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("is_none", "said"), [(False, [("HC262", "warning")]), (True, [])])
 def test_what_is_frozen_and_moves_is_told(is_none: bool, said: list[tuple[str, str]], tmp_path: Path) -> None:
     assert told(tmp_path, before=freeze, is_none=is_none) == said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("is_new", "said"), [(False, [("HC262", "warning")]), (True, [])])
 def test_what_is_frozen_and_follows_its_old_gradient_is_told(
     is_new: bool, said: list[tuple[str, str]], tmp_path: Path
@@ -210,6 +214,7 @@ def averaged(*, buffers: bool) -> tuple[Callable[[], nn.Sequential], Act]:
     return made, after
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("buffers", "said"), [(False, [("HC263", "warning")]), (True, [])])
 def test_an_average_without_buffers_is_told(buffers: bool, said: list[tuple[str, str]], tmp_path: Path) -> None:
     made, after = averaged(buffers=buffers)
@@ -217,6 +222,7 @@ def test_an_average_without_buffers_is_told(buffers: bool, said: list[tuple[str,
     assert told(tmp_path, model=made, after=after) == said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("momentum", "said"), [(0.0, [("HC263", "warning")]), (0.01, []), (None, [])])
 def test_a_norm_that_measures_nothing_is_told(
     momentum: float | None, said: list[tuple[str, str]], tmp_path: Path
@@ -237,6 +243,7 @@ def frozen_from_the_start() -> nn.Sequential:
     return model
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [pretrained, frozen_from_the_start])
 def test_a_norm_that_keeps_what_it_has_measured_or_is_as_it_was_made_is_not(
     model: Callable[[], nn.Sequential], tmp_path: Path
@@ -257,6 +264,7 @@ def passes(data: TensorDataset, kind: str) -> Iterator[tuple[Tensor, ...]]:
             yield from DataLoader(data, 4, shuffle=kind != "in order", generator=generator)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "said"),
     [

@@ -114,6 +114,7 @@ FORMS: dict[str, Make] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_of_torchs_rules_obeys(tmp_path: Path, form: str, dtype: torch.dtype) -> None:
@@ -127,6 +128,7 @@ def test_every_form_of_torchs_rules_obeys(tmp_path: Path, form: str, dtype: torc
     assert [row.summary.sum for row in looked] == [row.summary.n for row in looked]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("foreach", [False, True])
 def test_powers_of_betas_in_float32(tmp_path: Path, foreach: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """As on a device with `capturable`; while the rate rises they would obey at first and be off later."""
@@ -143,6 +145,7 @@ def test_powers_of_betas_in_float32(tmp_path: Path, foreach: bool, monkeypatch: 
     assert all(row.summary.sum == row.summary.n for row in rows(tmp_path / "run", BALANCED))
 
 
+@pytest.mark.night
 def test_groups_a_schedule_and_a_rate_that_falls(tmp_path: Path) -> None:
     def make(model: Any) -> torch.optim.Optimizer:
         rest = [p for name, p in model.named_parameters() if "embed" not in name]
@@ -156,6 +159,7 @@ def test_groups_a_schedule_and_a_rate_that_falls(tmp_path: Path) -> None:
     assert all(row.summary.sum == row.summary.n for row in rows(tmp_path / "run", BALANCED))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fused", [False, True])
 def test_a_loss_scaler_that_skips(tmp_path: Path, fused: bool) -> None:
     def overflow(step: int, model: Any, optimizer: torch.optim.Optimizer) -> None:
@@ -188,6 +192,7 @@ class Own(torch.optim.AdamW):
                 p.mul_(1.0 if self.param_groups[0]["params"][0].sum() > 1e9 else 0.99)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [_of(torch.optim.LBFGS, lr=0.1), _of(torch.optim.Rprop)], ids=["LBFGS", "Rprop"])
 def test_rules_that_fit_no_class(tmp_path: Path, make: Make) -> None:
     found = train(tmp_path / "run", make, is_closure=True)
@@ -223,6 +228,7 @@ LEARNED: dict[str, Make] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["float32", "bfloat16"])
 @pytest.mark.parametrize("rule", LEARNED)
 def test_of_a_rule_that_its_steps_tell_nothing_is_said(tmp_path: Path, rule: str, dtype: torch.dtype) -> None:
@@ -241,6 +247,7 @@ LEFT: dict[str, tuple[Callable[[Any, torch.optim.Optimizer], None], str, str]] =
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", LEFT)
 def test_a_parameter_that_leaves_a_learned_rule_is_found(tmp_path: Path, fault: str) -> None:
     act, name, port = LEFT[fault]
@@ -280,6 +287,7 @@ def test_a_rate_of_its_own_for_a_parameter_is_a_habit(tmp_path: Path) -> None:
     assert said(train(tmp_path / "run", _of(Scaled))) == []
 
 
+@pytest.mark.night
 def test_sparse_gradients_are_not_looked_at(tmp_path: Path) -> None:
     def make(model: Any) -> torch.optim.Optimizer:
         model.embed.sparse = True
@@ -289,6 +297,7 @@ def test_sparse_gradients_are_not_looked_at(tmp_path: Path) -> None:
     assert rows(tmp_path / "run", BALANCED)[0].summary.n == 4
 
 
+@pytest.mark.night
 def test_a_clip_inside_the_step_that_acts_now_and_then(tmp_path: Path) -> None:
     def make(model: Any) -> torch.optim.Optimizer:
         optimizer, n = SGD(model.parameters(), lr=0.1), [0]
@@ -348,6 +357,7 @@ FAULTS: dict[str, tuple[Callable[[Any, torch.optim.Optimizer], None], str, str]]
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_changes_a_result_inside_the_step_is_found(tmp_path: Path, fault: str) -> None:
     act, name, port = FAULTS[fault]
@@ -379,6 +389,7 @@ def patched(change: Callable[[dict[str, Any]], None]) -> Generator[None, None, N
         module.adam = inner
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [2.0, 0.0])
 def test_a_rate_that_is_another_inside_the_step(tmp_path: Path, times: float) -> None:
     with patched(lambda options: options.update(lr=options["lr"] * times)):

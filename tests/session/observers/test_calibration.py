@@ -87,6 +87,7 @@ def distance(a, b):
     return float((a - b).norm() / a.norm()) if a.norm() else float(b.norm())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["plain", "checkpoint"])
 @pytest.mark.parametrize("options", [{}, {"n_micro": 2, "clip": 0.1}])
 def test_training_is_the_same_to_the_bit(tmp_path, how, options):
@@ -97,6 +98,7 @@ def test_training_is_the_same_to_the_bit(tmp_path, how, options):
     assert all(torch.equal(a, b) for a, b in zip(plain, calibrated, strict=True))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("dtype", "smallest", "largest"), [(torch.float32, 2.0**-25, 2.0**-18), (torch.bfloat16, 2.0**-10, 2.0**-3)]
 )
@@ -292,6 +294,7 @@ class Reordered(nn.Linear):
         return low + functional.linear(x[..., half:], self.weight[:, half:]) + self.bias
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_floors_of_consecutive_steps_hold_for_a_run_that_adds_up_in_another_order(tmp_path, dtype):
     def make(model):
@@ -321,6 +324,7 @@ def test_floors_of_consecutive_steps_hold_for_a_run_that_adds_up_in_another_orde
     assert max(distance(run[key], other[key]) for key in run if key[0] == 3 and key[2] == "param") > 0
 
 
+@pytest.mark.night
 def test_steps_that_do_not_follow_one_another_start_from_the_run(tmp_path):
     train(tmp_path / "run", n_steps=4, **{**MODULES, "calibrate": "0,3"})
 

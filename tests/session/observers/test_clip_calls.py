@@ -142,6 +142,7 @@ def told(loop: Loop, out: Path) -> list[tuple[str, str]]:
     return [(each.code, each.severity) for each in findings(out)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loop", "severity"),
     [
@@ -158,6 +159,7 @@ def test_a_clip_that_does_not_act_is_named(loop: Loop, severity: str, tmp_path: 
     assert told(loop, tmp_path) == [("HC238", severity)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "loop", [as_it_should_be, part_by_part, measured_afterwards, by_sample, that_never_acts, of_another_loss]
 )

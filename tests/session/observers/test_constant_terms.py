@@ -146,6 +146,7 @@ HEALTHY: tuple[Loss, ...] = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("healthy", HEALTHY, ids=lambda each: each.__name__)
 def test_gradients_that_are_used_otherwise_are_no_fault(tmp_path: Path, healthy: Loss) -> None:
     assert train(tmp_path / "run", healthy) == []

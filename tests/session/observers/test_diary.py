@@ -105,6 +105,7 @@ def test_each_step_has_scale_facts_and_what_was_found(tmp_path, fused, unscale):
     }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fused", FUSED)
 @pytest.mark.parametrize("unscale", UNSCALE)
 def test_an_overflow_names_its_parameters_with_exact_counts_and_the_nearest_others(tmp_path, fused, unscale):
@@ -167,6 +168,7 @@ def test_micro_batches_are_one_entry(tmp_path):
     assert found[2].culprits[0].summary.absmax == 9e4  # the sum of three
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fused", FUSED)
 @pytest.mark.parametrize("unscale", UNSCALE)
 @pytest.mark.parametrize("level", ["sentinel", "modules"])
@@ -284,6 +286,7 @@ def test_a_closure_by_position_gets_through_torch_and_is_one_step(tmp_path):
     assert ([e.step for e in found], [r.step for r in records]) == ([0, 1, 2], [0, 1, 2])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("scale", [0.0, math.inf, 1e-310, 1e-45, math.nan])
 @pytest.mark.parametrize("unscale", UNSCALE)
 @pytest.mark.parametrize("bad_steps", [(), (0, 1, 2)])
@@ -355,6 +358,7 @@ def test_rows_are_of_the_scaled_gradient_phase_and_port(tmp_path):
     assert {(r.phase, r.port, r.dtype) for e in found for r in e.gradients} == {("scaler", SCALED_GRAD, "float32")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fused", FUSED)
 @pytest.mark.parametrize("options", [{"unscale": True}, {"clip_only": True}, {}])
 def test_on_a_device_that_would_have_to_be_waited_for_the_same_is_seen(tmp_path, monkeypatch, fused, options):

@@ -59,6 +59,7 @@ def in_both_terms(model: nn.Sequential, x: Tensor) -> Tensor:
     return (once(model, x) + 0.1 * model(x).square().mean() / N) / N
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", [twice, by_a_factor, in_both_terms], ids=lambda each: each.__name__)
 @pytest.mark.parametrize("clips", [0.0, 0.01])
 def test_a_loss_that_is_divided_twice_is_told(tmp_path: Path, fault: Loss, clips: float) -> None:
@@ -100,6 +101,7 @@ HEALTHY: tuple[tuple[Loss, float], ...] = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("healthy", "divides"), HEALTHY, ids=lambda each: getattr(each, "__name__", str(each)))
 def test_other_divisions_are_left_alone(tmp_path: Path, healthy: Loss, divides: float) -> None:
     assert train(tmp_path / "run", healthy, divides=divides) == []

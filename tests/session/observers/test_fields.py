@@ -55,6 +55,7 @@ def train(folder, loader, fault=lambda x, y, before: (x, y), *, at=AT, net=None,
     return [f for f in diagnose(open_run(folder)).findings if f.code.startswith("HC41")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loader", LOADERS)
 def test_a_fault_is_said_at_its_step_and_nothing_else(loader, tmp_path):
     for number, (code, fault) in enumerate(FAULTS.values()):  # the first one's second epoch is healthy again
@@ -75,6 +76,7 @@ class EachReadsAll(IterableDataset):
         yield from zip(X[:320], Y[:320], strict=True)
 
 
+@pytest.mark.night
 def test_workers_that_each_read_the_whole_stream_are_told_from_the_start(tmp_path):
     (finding,) = train(tmp_path / "same", lambda: DataLoader(EachReadsAll(), batch_size=32, num_workers=2))
 

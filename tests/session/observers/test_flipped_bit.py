@@ -30,6 +30,7 @@ def prunes_one(weight: torch.Tensor) -> None:
     weight[3, 5] = 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("write", "told"), [(flips, ["HC231"]), (doubles_one, []), (prunes_one, [])])
 def test_one_bit_is_told(tmp_path: Path, write: Write, told: list[str]) -> None:
     torch.manual_seed(0)

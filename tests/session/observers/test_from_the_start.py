@@ -149,6 +149,7 @@ def warnings(job: Callable[[], None], out: Path) -> list[Finding]:
     return [each for each in diagnose(open_run(out)).findings if each.severity != "note"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 def test_what_is_wrong_from_the_start_is_named(name: str, tmp_path: Path) -> None:
     job, code, step, parameter = FAULTS[name]
@@ -159,11 +160,13 @@ def test_what_is_wrong_from_the_start_is_named(name: str, tmp_path: Path) -> Non
     assert (found[0].param, found[0].step) == (parameter, step)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HEALTHY)
 def test_what_is_meant_so_is_not(name: str, tmp_path: Path) -> None:
     assert warnings(HEALTHY[name], tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_loaded", [False, True])
 def test_a_new_optimizer_without_the_state_of_the_old_one_is_a_note(is_loaded: bool, tmp_path: Path) -> None:
     def job() -> None:

@@ -56,6 +56,7 @@ def drawn_near(model: Adapted) -> None:
         mine.data.lerp_(theirs.data, 0.1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("then", "told"),
     [(not_undone, ["HC262"]), *((each, []) for each in (undone, begun_anew, synchronised, drawn_near))],

@@ -63,6 +63,7 @@ def of_other_weights(saved: Saved) -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, optimizer
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("resume", "told"),
     [(exchanged, ["HC259"]), (in_another_order, ["HC259"]), (as_it_was, []), (of_other_weights, [])],

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from by_day import first_of_each
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -240,7 +241,8 @@ LINES = {
 }
 
 
-@pytest.mark.parametrize("name", FAULTS)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", first_of_each(FAULTS, lambda name: FAULTS[name][1]))
 def test_what_breaks_a_law_is_named(name: str, tmp_path: Path) -> None:
     plant, code, step, parameter = FAULTS[name]
     job = Job()
@@ -419,6 +421,7 @@ HEALTHY: dict[str, Callable[[Job], None]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HEALTHY)
 def test_what_a_program_always_does_is_no_fault(name: str, tmp_path: Path) -> None:
     job = Job()
@@ -447,6 +450,7 @@ def _other_kernels(graph: Any, inputs: Any) -> Callable[..., Any]:
     return lambda *args: graph(*(_RoundsOtherwise.apply(a) if isinstance(a, nn.Parameter) else a for a in args))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_compiled", [True, False])
 def test_a_gradient_of_compiled_code_is_not_accused_for_what_its_operators_give(
     is_compiled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -468,6 +472,7 @@ def test_a_gradient_of_compiled_code_is_not_accused_for_what_its_operators_give(
         assert [(each.code, each.step, each.param) for each in found[:1]] == [("HC232", AT + 1, "head.weight")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("audit", ["never", "every=1"])
 def test_training_is_the_same_to_the_bit(audit: str, tmp_path: Path) -> None:
     watched, plain = Job(), Job()
@@ -520,6 +525,7 @@ class Forgetful(Net):
         return super().forward(tokens) * (1.0 + 0.01 * self.n_calls + 0.01 * next(self.numbers))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "numbers", [lambda: iter(list(range(99))), lambda: (n for n in range(99))], ids=["list", "generator"]
 )
@@ -549,6 +555,7 @@ def test_an_average_that_is_swapped_in_and_not_back_is_told_at_any_step(tmp_path
     assert [(f.code, f.severity, f.step) for f in found] == [("HC231", "note", AT + 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["a weight overwritten", "a weight of before", "a weight cast"])
 def test_a_weight_that_is_written_to_once_is_told_without_audits(name: str, tmp_path: Path) -> None:
     plant, code, step, parameter = FAULTS[name]
@@ -586,6 +593,7 @@ def test_what_a_schedule_moves_is_not_told(tmp_path: Path) -> None:
     assert job.train(tmp_path / "run", audit="never") == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("audit", "is_told"), [("every=1", True), ("auto", False)])
 def test_where_memory_is_short_no_step_is_audited(
     audit: str, is_told: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -617,6 +625,7 @@ def _skipping(is_left_out: Callable[[int], bool], large: int = -1) -> Callable[[
     return loop
 
 
+@pytest.mark.night
 def test_an_update_that_is_left_out_although_its_gradients_are_as_usual(tmp_path: Path) -> None:
     job = Job()
     with hypocenter.watch(out=str(tmp_path / "run"), audit="every=1"):
@@ -628,6 +637,7 @@ def test_an_update_that_is_left_out_although_its_gradients_are_as_usual(tmp_path
     ]
 
 
+@pytest.mark.night
 def test_an_update_that_is_left_out_because_it_is_large(tmp_path: Path) -> None:
     job = Job()
     with hypocenter.watch(out=str(tmp_path / "run"), audit="every=1"):
@@ -636,6 +646,7 @@ def test_an_update_that_is_left_out_because_it_is_large(tmp_path: Path) -> None:
     assert [each.code for each in findings(tmp_path / "run")] == ["HC401"]  # a note: the loss did jump
 
 
+@pytest.mark.night
 def test_more_microbatches_that_all_count(tmp_path: Path) -> None:
     job = Job()
     with hypocenter.watch(out=str(tmp_path / "run"), audit="every=1"):
@@ -690,6 +701,7 @@ def test_gradients_of_another_loop_that_are_for_something_else(tmp_path: Path) -
     assert [f for f in findings(tmp_path / "run") if f.severity != "note"] == []
 
 
+@pytest.mark.night
 def test_the_end_of_each_epoch_is_thrown_away(tmp_path: Path) -> None:
     job, n_batches = Job(), 2 * N_MICRO - 1
     with hypocenter.watch(out=str(tmp_path / "run")):

@@ -67,6 +67,7 @@ MAKERS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize("level", ["sentinel", "ops"])
 def test_training_is_bit_identical(tmp_path, kind, level):

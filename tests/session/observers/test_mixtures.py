@@ -92,6 +92,7 @@ def follow_dict(move: Move) -> Callable[[Any, nn.Module, int], None]:
     return follow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "follow", "said", "severity"),
     [
@@ -128,6 +129,7 @@ def wobbling(average: nn.Module, model: nn.Module, step: int) -> None:
     average(torch.ones(1, 8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("made", "follow"),
     [
@@ -151,6 +153,7 @@ def test_what_follows_or_is_something_else_is_not(
     assert told(made, follow, tmp_path) == []
 
 
+@pytest.mark.night
 def test_one_that_forgets_is_told_and_a_decay_that_grows_or_a_copy_is_not(tmp_path: Path) -> None:
     def moves(name: str, a: Callable[[int], float]) -> list[str]:
         def follow(average: nn.Module, model: nn.Module, step: int) -> None:

@@ -63,6 +63,7 @@ def told(model: nn.Module, before: Callable[[nn.Module, int], None], out: Path) 
     return [(f.code, f.severity, f.step) for f in findings(out)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [net, Functional])
 def test_what_is_not_put_back_after_an_evaluation_is_a_warning(make: Callable[[], nn.Module], tmp_path: Path) -> None:
     found = told(make(), lambda model, step: evaluated(model, step, is_put_back=False), tmp_path)
@@ -74,6 +75,7 @@ def test_a_model_that_is_never_put_in_training_mode_is_a_note(tmp_path: Path) ->
     assert told(net().eval(), lambda *_: None, tmp_path) == [("HC237", "note", 0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["put back", "frozen norms", "in turns", "nothing to switch"])
 def test_what_is_meant_so_is_not_told(name: str, tmp_path: Path) -> None:
     model = net(0.0, norm=False) if name == "nothing to switch" else net()

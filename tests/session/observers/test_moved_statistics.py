@@ -56,6 +56,7 @@ def measures_anew(model: nn.Module, step: int) -> None:
 MEANT = (in_evaluation, looks_once, each_time, now_and_then, measures_anew)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("between", "told"), [(in_training, ["HC263"]), *((each, []) for each in MEANT)])
 def test_an_evaluation_in_the_mode_of_training_is_told(tmp_path: Path, between: Between, told: list[str]) -> None:
     torch.manual_seed(0)

@@ -51,6 +51,7 @@ def test_an_expert_that_gets_nothing_is_a_note(tmp_path: Path) -> None:
     assert "experts." in found[0].why[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "frozen"), [(0, False), (50, False), (100, True)])
 def test_what_is_used_later_or_is_not_trained_is_left_alone(tmp_path: Path, first: int, frozen: bool) -> None:
     assert train(tmp_path / "run", first=first, frozen=frozen) == []

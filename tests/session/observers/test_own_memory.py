@@ -30,6 +30,7 @@ class Momentum(torch.optim.Optimizer):
             p.sub_(state[self.name], alpha=0.05)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "to_none", "told"),
     [

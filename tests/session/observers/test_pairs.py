@@ -93,6 +93,7 @@ FAULTS: tuple[Losses, ...] = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda each: each.__name__)
 def test_labels_of_another_batch_are_told_once(tmp_path: Path, fault: Losses) -> None:
     found = train(tmp_path / "run", fault)
@@ -212,6 +213,7 @@ HEALTHY: tuple[Losses, ...] = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("healthy", HEALTHY, ids=lambda each: each.__name__)
 def test_what_belongs_together_or_is_asked_for_is_left_alone(tmp_path: Path, healthy: Losses) -> None:
     assert train(tmp_path / "run", healthy) == []

@@ -60,6 +60,7 @@ def one_loss(maker: Pair, critic: Pair) -> None:
         optimizer.step()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("turn", "n"), [(piles, 1), (zeroes_first, 0), (zeroes_in_place, 0), (detaches, 0), (one_loss, 0)]
 )

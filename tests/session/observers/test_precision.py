@@ -143,6 +143,7 @@ TWINS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FAULTS)
 def test_what_is_rounding_for_the_most_part_is_named(name: str, tmp_path: Path) -> None:
     make, batch, op = FAULTS[name]
@@ -155,6 +156,7 @@ def test_what_is_rounding_for_the_most_part_is_named(name: str, tmp_path: Path) 
     assert found[0].source.file.endswith("test_precision.py")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TWINS)
 def test_usual_rounding_is_not(name: str, tmp_path: Path) -> None:
     make, batch = TWINS[name]
@@ -162,6 +164,7 @@ def test_usual_rounding_is_not(name: str, tmp_path: Path) -> None:
     assert told(make(), batch, tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["positions", "a long sum", "pixels", "a loss near zero"])
 def test_that_of_autocast_is_not(name: str, tmp_path: Path) -> None:
     make, batch = TWINS[name]
@@ -202,6 +205,7 @@ REAL: dict[str, Callable[[], Any]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("name", REAL)
 def test_real_models_in_short_formats_are_exact_enough(name: str, dtype: torch.dtype, tmp_path: Path) -> None:

@@ -62,6 +62,7 @@ def test_a_mask_drawn_anew_is_seen_at_the_dropout(tmp_path, reentrant, n_micro):
     assert codes(tmp_path / "run") == ["HC336"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("reentrant", [False, True])
 @pytest.mark.parametrize("traits", [{"preserve": True}, {"p": 0.0}, {"preserve": True, "n_micro": 2}])
 def test_what_is_recomputed_alike_is_silent(tmp_path, reentrant, traits):

@@ -56,6 +56,7 @@ def test_a_step_that_stops_to_repeat_itself_is_told(tmp_path: Path, size: float)
     assert [f.title for f in found if f.severity != "note"] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [0.0, 1.0, 1e-5])
 def test_one_that_is_always_so_is_not_told(tmp_path: Path, size: float) -> None:
     assert train(tmp_path / "run", lambda step: size) == []

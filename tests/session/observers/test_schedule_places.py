@@ -137,6 +137,7 @@ def loaded_with_it(model: nn.Module) -> None:
         schedule.step()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("program", [once, in_a_loop, chained, two_of_one_model, used_later, loaded_with_it])
 def test_one_in_step_is_not(program: Program, tmp_path: Path) -> None:
     assert told(program, tmp_path) == []

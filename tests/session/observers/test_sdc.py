@@ -199,6 +199,7 @@ def test_gradients_that_the_program_changes_accuse_no_device(tmp_path):
         assert said == {"HC401"}, (name, found.findings)  # the target is 10,000 times too large, and no device is
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1, 2, 5])
 def test_a_kernel_of_two_minds_accuses_no_device(tmp_path, monkeypatch, seed):
     monkeypatch.setattr(Moody, "chance", random.Random(seed))

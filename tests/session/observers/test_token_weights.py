@@ -170,6 +170,7 @@ def _gradients_of_second_step():
     return [torch.cat([g.flatten() for g in gradients]) for gradients in out]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "program",
     [EqualCounts, NearlyEqual, OverAll, WeighedMeans, LastIsShort, Classifies, TwoLosses, OneMicrobatch, Squares],

@@ -105,6 +105,7 @@ def told(
     return [(each.code, each.severity, each.site) for each in findings(out) if each.severity != "note"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "site"),
     [
@@ -188,6 +189,7 @@ def copies() -> nn.Module:
     return Held()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "also", "others"),
     [

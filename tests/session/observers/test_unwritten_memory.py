@@ -158,6 +158,7 @@ def test_a_nan_that_lay_in_memory_once_accuses_no_device(tmp_path, monkeypatch):
     assert not {"HC341", "HC342", "HC343"} & found.keys()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [writes_all, leaves_it_out_by_beta, masks_it, reads_what_it_has_written])
 def test_who_writes_before_reading_is_not_accused_and_training_stays_the_same(tmp_path, how):
     plain = train(how, None)

@@ -22,6 +22,7 @@ class Layer(nn.Module):
         return x + self.down(self.up(x).relu())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("left_out", "told"),
     [

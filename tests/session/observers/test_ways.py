@@ -92,6 +92,7 @@ FAULTS: dict[Loss, tuple[str, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda each: each.__name__)
 def test_a_way_that_loses_its_gradient_is_told_at_its_step(tmp_path: Path, fault: Loss) -> None:
     name, where = FAULTS[fault]
@@ -184,6 +185,7 @@ HEALTHY = (
 )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("loss_of", HEALTHY, ids=lambda each: each.__name__)
 def test_what_is_cut_on_purpose_is_not_told(tmp_path: Path, loss_of: Loss) -> None:
     assert train(tmp_path / "run", loss_of) == []
@@ -218,6 +220,7 @@ class Probed(nn.Module):
         return self.head(torch.tanh(hidden.detach() if self.cut == "detached" else hidden))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cut", "n"), [("detached", 1), ("without gradients", 1), ("frozen", 0), ("not cut", 0)])
 def test_what_an_optimizer_holds_and_never_gets_a_gradient_is_a_note(cut: str, n: int, tmp_path: Path) -> None:
     torch.manual_seed(0)

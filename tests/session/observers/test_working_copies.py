@@ -58,11 +58,13 @@ def told(out: Path, **changes: Any) -> list[Finding]:
     return [f for f in findings(out) if f.severity in ("warning", "error")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_copies_that_are_brought_back_are_silent(dtype: torch.dtype, tmp_path: Path) -> None:
     assert told(tmp_path, dtype=dtype) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [0, AT])
 def test_parts_that_are_put_together_in_another_order(first: int, tmp_path: Path) -> None:
     found = told(tmp_path, gathered=swapped(first))
@@ -86,6 +88,7 @@ HABITS: dict[str, dict[str, Change]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HABITS)
 def test_what_is_always_so_may_be_meant(name: str, tmp_path: Path) -> None:
     assert told(tmp_path, **HABITS[name]) == []

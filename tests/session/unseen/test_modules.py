@@ -95,6 +95,7 @@ print([each() is None for each in gone])
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["sentinel", "modules"])
 @pytest.mark.parametrize("what", CASES)
 def test_a_model_that_was_trained_is_what_it_is_without_us(twice, what, level):

@@ -106,6 +106,7 @@ last(model(x))
 pytestmark = pytest.mark.skipif(sys.version_info < (3, 11), reason="a bare `raise` keeps the frames of Python 3.10")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("level", ["sentinel", "modules"])
 @pytest.mark.parametrize("where", CASES)
 def test_an_exception_shows_no_frame_of_ours(twice, where, level):

@@ -63,6 +63,7 @@ for step in range(3):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", FILTERS)
 @pytest.mark.parametrize("level", ["sentinel", "modules"])
 def test_warnings_of_the_model_the_loss_and_the_data_name_the_users_line(twice, kind, level):
