@@ -40,7 +40,7 @@ def overflow(model: str, precision: str, *more: str, microbatch: int = 0, place:
     return casebook.Case(id=f"{model}-{precision}", script=EXAMPLE, answer=answer)
 
 
-@pytest.mark.night
+@pytest.mark.slow
 @pytest.mark.parametrize(("model", "precision"), VARIANTS)
 def test_output_projection(model: str, precision: str, tmp_path: Path) -> None:
     """`wo` overflows: a Linear, so that module hooks could name it too."""

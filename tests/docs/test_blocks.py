@@ -43,25 +43,17 @@ NOT_RUN = {
     "does on two nodes with the same launcher; DeepSpeed's own parser reads it",
 }
 """Commands that nothing runs, with the reason. verl's page runs on stand-ins for Ray and verl (standins/modules)."""
-LONG = {"align.md", "kubernetes.md", "running.md", "slurm.md", "transformers.md", "twin.md", "verl.md"}
-"""Pages that take 20 to 40 s, for their launchers start whole jobs: CI only reads their blocks, the night runs them."""
 RUN = [page for page in pages() if page.name not in READ_ONLY | set(ELSEWHERE) and any(b.is_run for b in blocks(page))]
 
 
-@pytest.mark.parametrize(
-    "page",
-    [pytest.param(page, marks=pytest.mark.night) if page.name in LONG else page for page in RUN],
-    ids=lambda page: page.name,
-)
+@pytest.mark.parametrize("page", RUN, ids=lambda page: page.name)
 def test_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
     given.put(given_to(page), tmp_path)
 
     run_page(blocks(page), tmp_path)
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in pages() if page not in RUN or page.name in LONG], ids=lambda page: page.name
-)
+@pytest.mark.parametrize("page", [page for page in pages() if page not in RUN], ids=lambda page: page.name)
 def test_blocks_of_other_pages_can_be_read(page: Path) -> None:
     for block in blocks(page):
         if block.language:

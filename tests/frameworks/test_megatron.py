@@ -14,7 +14,6 @@ from blocks import DOCS, blocks
 from runner import run_page
 
 pytest.importorskip("megatron.core")
-pytestmark = pytest.mark.slow
 
 HERE = Path(__file__).parent
 JOB = "megatron_job.py"
@@ -59,6 +58,7 @@ def test_the_distributed_optimizer_shows_scale_skip_and_culprit_and_no_bit_chang
     assert alarms(seen.diagnosis) == []  # the scale was too high once, and has come down
 
 
+@pytest.mark.night
 def test_tensor_parallel_ranks_are_not_replayed_and_name_their_own_parts(launch):
     seen = launch(JOB, "--tp", "2", "--static", "1024", "--blow", "3")
 
@@ -69,6 +69,7 @@ def test_tensor_parallel_ranks_are_not_replayed_and_name_their_own_parts(launch)
         assert "decoder.layers.0.mlp.linear_fc1.weight" in seen.culprits(rank, 3)
 
 
+@pytest.mark.night
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
 def test_a_healthy_run_has_nothing_to_report(launch, precision):
     seen = launch(JOB, "--precision", precision, n_ranks=1)

@@ -8,7 +8,6 @@ import pytest
 from tests.frameworks.conftest import place_of
 
 pytest.importorskip("megatron.core")
-pytestmark = pytest.mark.night
 
 STEPS = ("--steps", "4", "--dropout", "0.1", "--fused")
 TOGETHER = ("--steps", "12")  # by then the ranks of a model that communicates meet at each step
@@ -31,6 +30,7 @@ NAMED = {  # coordinates of rank 1, and the layer that a fault is planted in the
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", JOBS)
 def test_healthy_steps_that_are_done_again_are_silent_and_change_no_bit(job, name):
     plain, seen = job("megatron_job.py", *JOBS[name], record=False), job("megatron_job.py", *JOBS[name], **AGAIN)
@@ -41,6 +41,7 @@ def test_healthy_steps_that_are_done_again_are_silent_and_change_no_bit(job, nam
         assert "grad_made" in {row.port for row in seen.run.readings(rank=rank, phase="grad")}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", JOBS)
 def test_a_division_by_zero_in_a_forward_is_named(job, name):
     (found,) = job("megatron_job.py", *JOBS[name], "--steps", "4", "--plant", "activation", "--at", "2").alarms

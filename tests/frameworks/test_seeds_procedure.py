@@ -20,7 +20,6 @@ from launch import environment, launch
 from hypocenter.nouns import Coords
 from hypocenter.record.reader import open_run
 
-pytestmark = pytest.mark.night
 JOB = Path(__file__).with_name("megatron_job.py")
 LAYER, STEP = "decoder.layers.1", 3
 

@@ -20,7 +20,6 @@ from runner import run_page
 
 pytest.importorskip("trl")
 pytest.importorskip("peft")
-pytestmark = pytest.mark.slow
 
 JOB = Path(__file__).with_name("trl_job.py")
 SECONDS = 400
@@ -57,6 +56,7 @@ def train(tmp_path):
     return run
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["sft", "dpo", "grpo"])
 def test_it_is_silent_and_changes_no_bit(train, kind):
     plain = train(kind)
@@ -70,6 +70,7 @@ def test_it_is_silent_and_changes_no_bit(train, kind):
         assert (job.diagnosis["status"], job.diagnosis["n_steps"]) == ("healthy", 4)
 
 
+@pytest.mark.night
 def test_the_line_that_divides_the_loss_of_dpo_by_zero_is_named(train):
     found = train("dpo", "--nan", level="sentinel").alarms[0]
 
