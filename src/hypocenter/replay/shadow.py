@@ -47,6 +47,7 @@ class Step:
         made_by: numbers of the steps that made its operands.
         before: their errors.
         n: elements of the result.
+        is_learned: a parameter is among its operands.
     """
 
     op: str
@@ -56,6 +57,7 @@ class Step:
     made_by: list[int]
     before: list[Any]
     n: int
+    is_learned: bool
 
 
 @dataclass(slots=True)
@@ -125,9 +127,10 @@ class Shadow(Mode):
             self.is_whole = False
             self._shades.clear()
             return func(*args, **kwargs)
+        is_learned = any(isinstance(t, torch.nn.Parameter) for t in given)
         if twin is not None:
-            self._compare(func, given, out, twin)
-        if any(isinstance(t, torch.nn.Parameter) for t in given):
+            self._compare(func, given, out, twin, is_learned=is_learned)
+        if is_learned:
             place = self._context.place(str(func))
             if place.phase == "forward" and not place.recompute:  # what backward recomputes comes after the loss
                 self.n_of_model = len(self.steps)
@@ -193,7 +196,7 @@ class Shadow(Mode):
             place = self._context.place(str(func))
             self.wrapped.append(Wrapped(str(func), place, _name(out), n=out.numel(), n_wrong=n_wrong))
 
-    def _compare(self, func: Any, given: Sequence[Tensor], out: Any, twin: Any) -> None:
+    def _compare(self, func: Any, given: Sequence[Tensor], out: Any, twin: Any, *, is_learned: bool) -> None:
         before = [(shade.made_by, shade.error) for t in given if (shade := self._known(t)) is not None]
         number = len(self.steps)
         for one, other in zip(tensors_among(out), tensors_among(twin), strict=False):
@@ -206,7 +209,8 @@ class Shadow(Mode):
             if len(self.steps) == number:
                 place = self._context.place(str(func))
                 made_by, errors = [by for by, _ in before], [each for _, each in before]
-                self.steps.append(Step(str(func), place, _name(one), shade.error, made_by, errors, one.numel()))
+                error, n = shade.error, one.numel()
+                self.steps.append(Step(str(func), place, _name(one), error, made_by, errors, n, is_learned))
 
     def _written(self, tensor: Tensor, twin: Tensor) -> _Shade:
         """The shadow of a result, in its place in the shadow of its storage."""

@@ -34,6 +34,8 @@ _PICKS = frozenset(
     {"gather", "index", "index_select", "masked_select", "nll_loss_forward", "nll_loss2d_forward", "take"}
 )
 
+_SHORT = ("bfloat16", "float16")
+
 
 class Precision(Observer):
     """Writes a row for the operator from which on a result is far from what exact arithmetic gives."""
@@ -92,15 +94,19 @@ class Precision(Observer):
 def first_inexact(steps: Sequence[Step]) -> int | None:
     """The number of the first operator of forward whose result is far off, of operands that are not.
 
-    What only picks elements is left out.
+    What only picks elements is left out. So is what a parameter makes of exact operands in float32: where training
+    brings an output to zero, it is a small difference of large numbers, and as good as that format allows.
 
     Args:
         steps: up to the last use of a parameter: a loss may be a small difference of large numbers.
     """
     for number, each in enumerate(steps):
-        is_far = each.error >= TOLD and max(each.before, default=0.0) < TOLD
+        before = max(each.before, default=0.0)
+        is_far = each.error >= TOLD and before < TOLD
         is_of_forward = each.place.phase == "forward" and not each.place.recompute
-        if is_far and is_of_forward and each.n >= ELEMENTS and each.op.split(".")[1] not in _PICKS:
+        is_learned = each.is_learned and each.dtype not in _SHORT and before < BEGAN * TOLD
+        is_meant = each.op.split(".")[1] in _PICKS or is_learned
+        if is_far and is_of_forward and each.n >= ELEMENTS and not is_meant:
             return number
     return None
 
