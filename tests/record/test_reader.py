@@ -130,6 +130,16 @@ def test_a_missing_path_is_no_recording(tmp_path: Path) -> None:
     assert caught.value.why == "there is no such directory"
 
 
+def test_a_name_alone_is_looked_for_among_the_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    record(tmp_path / "runs" / "mine", range(1))
+
+    with pytest.raises(NoRecordingError) as caught:
+        open_run("mine")
+
+    assert caught.value.fix == f"name the one in runs: {Path('runs') / 'mine'}"
+
+
 def test_a_folder_of_recordings_names_the_newest(tmp_path: Path) -> None:
     record(tmp_path / "20250101-1", range(1))
     record(tmp_path / "20250102-1", range(1))

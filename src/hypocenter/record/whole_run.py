@@ -54,7 +54,10 @@ def require_recording(directory: Path) -> None:
     except OSError:
         inside = []
     near = next((p for p in (directory.parent, directory.parent.parent) if is_recording(p)), None)
-    if not directory.exists():
+    meant = Path(RUNS_FOLDER) / directory
+    if not directory.exists() and is_recording(meant):
+        why, fix = "there is no such directory", f"name the one in {RUNS_FOLDER}: {meant}"
+    elif not directory.exists():
         why, fix = "there is no such directory", "record one: hypocenter run --out DIR train.py"
     elif inside:
         why, fix = f"it is a folder of {len(inside)} recordings", f"name one of them: {directory / inside[-1]}"
