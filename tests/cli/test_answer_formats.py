@@ -22,7 +22,7 @@ from hypocenter.report.answer.rendering import FORMATS, render
 from hypocenter.twins.answer import Place, Restored, Twin
 
 PLAN = '[baseline]\ncommand = "python a.py"\n[candidate]\ncommand = "python b.py"\n'
-VOID = {"meta", "br", "hr", "img", "input", "link", "path", "line", "rect", "circle"}
+VOID = {"meta", "br", "wbr", "hr", "img", "input", "link", "path", "line", "rect", "circle"}
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import runpy
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch.nn import functional
@@ -111,6 +115,52 @@ def test_an_exception_of_the_programs_own_has_no_operator():
             raise ValueError("no")
 
     assert failed_call(raised(lambda: Model()(TABLE)), may_call=lambda _: True) is None
+
+
+def counting(folder):
+    """A program that counts in a file how often it has begun, and then breaks."""
+    program, count = folder / "broken.py", folder / "count"
+    text = f"""
+import torch
+with open({str(count)!r}, "a") as file:
+    file.write("begun ")
+raise ValueError("no")
+"""
+    program.write_text(text, encoding="utf-8")
+    return program, count
+
+
+def test_a_program_is_never_run_again(tmp_path):
+    program, count = counting(tmp_path)
+
+    error = raised(lambda: runpy.run_path(str(program), run_name="__main__"))
+
+    assert failed_call(error, may_call=lambda _: True) is None
+    assert count.read_text() == "begun "
+
+
+def test_a_module_that_is_run_as_the_program_is_not_either(tmp_path):
+    _, count = counting(tmp_path)
+    command = [sys.executable, "-m", "hypocenter", "run", "--out", str(tmp_path / "run"), "-m", "broken"]
+
+    subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, timeout=100)
+
+    assert count.read_text() == "begun "
+
+
+def test_a_function_of_torch_that_calls_the_program_is_not_called_again():
+    calls = []
+
+    def own(gradient):
+        calls.append(1)
+        raise ValueError("no")
+
+    x = torch.ones(3, requires_grad=True)
+    x.register_hook(own)
+    error = raised(lambda: torch.autograd.backward(x.sum()))
+
+    assert failed_call(error, may_call=lambda _: True) is None
+    assert len(calls) == 1
 
 
 def test_another_exception_the_second_time_says_nothing():

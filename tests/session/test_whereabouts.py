@@ -146,6 +146,13 @@ def test_slow_writes_become_rare_and_the_last_is_not_lost(tmp_path, keeper):
     assert 3 <= len(written) <= 4
     assert keeper._late is not None
 
+    keeper.before(call(seq=7))
+    keeper.failed(call(seq=7), RuntimeError("closed"))
+    keeper._raised(RuntimeError("closed"), in_thread=False)
+
+    seen = seen_of(tmp_path)
+    assert (seen.exit.type, seen.phase, seen.call.seq, seen.call.state) == ("RuntimeError", "outside", 7, "failed")
+
 
 def test_hooks_of_others_are_still_called(tmp_path, monkeypatch):
     told = []

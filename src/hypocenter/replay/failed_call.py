@@ -20,10 +20,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from hypocenter.tap.call_site import CALLS
 from hypocenter.tap.dispatch import Mode
-from hypocenter.tap.source import is_library
 from hypocenter.tap.user_code import UserCode
 
 _MOST_TRIED = 4  # calls, from the innermost outwards
+_COMPUTES = frozenset({"torch.nn.functional", "torch.functional", "torch.fft", "torch.linalg", "torch.special"})
+"""Modules whose functions only compute. Another function of a library may run the whole program: runpy's do."""
+_GOES_BACK = frozenset({"backward", "grad"})  # and runs hooks, which may wait for other ranks
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,10 +105,9 @@ def _calls(frames: list[FrameType], may_call: Callable[[nn.Module], bool]) -> It
     for frame in reversed(frames):
         code, values = frame.f_code, frame.f_locals
         if code is UserCode.__torch_function__.__code__:
-            yield FailedCall(
-                name=getattr(values["func"], "__name__", "?"), func=values["func"], args=tuple(values["args"]),
-                kwargs=dict(values["kwargs"]),
-            )  # fmt: skip
+            func = values["func"]
+            if (name := getattr(func, "__name__", "?")) not in _GOES_BACK:
+                yield FailedCall(name=name, func=func, args=tuple(values["args"]), kwargs=dict(values["kwargs"]))
         elif code in CALLS:
             module = values.get("self")
             if isinstance(module, nn.Module) and may_call(module):
@@ -114,13 +115,13 @@ def _calls(frames: list[FrameType], may_call: Callable[[nn.Module], bool]) -> It
                 yield FailedCall(
                     name=type(module).__name__, func=module.forward, args=tuple(values.get("args") or ()), kwargs=kwargs
                 )
-        elif is_library(code.co_filename) and (function := _function_of(frame, code)) is not None:
+        elif frame.f_globals.get("__name__") in _COMPUTES and (function := _function_of(frame, code)) is not None:
             named = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
             if all(name in values for name in named) and "self" not in named:
                 yield FailedCall(name=code.co_name, func=function, kwargs={name: values[name] for name in named})
 
 
 def _function_of(frame: FrameType, code: CodeType) -> Callable[..., Any] | None:
-    """A plain function of torch.nn.functional and its like; a method, or one that is wrapped, cannot be found so."""
+    """A plain function; a method, or one that is wrapped, cannot be found so."""
     function = frame.f_globals.get(code.co_name)
     return function if getattr(function, "__code__", None) is code and not code.co_flags & 0x0C else None  # *args

@@ -303,8 +303,11 @@ class WhereaboutsKeeper(Listener):
 
     def _end(self, kind: int, name: str, text: str) -> None:
         self._has_exit = kind != IN_THREAD
+        late, self._late = self._late, None
         if self._file is not None:
             with contextlib.suppress(OSError, ValueError):
+                if late is not None:  # no beat of the thread may come any more
+                    self._file.slot(*late)
                 self._file.end(kind, name, text)
 
     def _let_go(self) -> None:
