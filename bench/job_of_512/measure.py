@@ -19,13 +19,13 @@ from hypocenter.cli import main
 code = main(sys.argv[2:])
 used = resource.getrusage(resource.RUSAGE_SELF)
 cost = {"peak_mib": used.ru_maxrss / 1024, "cpu_s": used.ru_utime + used.ru_stime}
-workers = " ".join(open(path).read() for path in glob.glob("/proc/self/task/*/children")).split()
-def stat(pid):
+def read(path):
     try:
-        return open(f"/proc/{pid}/stat").read().rpartition(")")[2].split()
-    except OSError:  # it has ended meanwhile
-        return None
-stats = [found for pid in workers if (found := stat(pid)) is not None]
+        return open(path).read()
+    except OSError:  # a thread, or a worker, has ended meanwhile
+        return ""
+workers = " ".join(map(read, glob.glob("/proc/self/task/*/children"))).split()
+stats = [text.rpartition(")")[2].split() for pid in workers if (text := read(f"/proc/{pid}/stat"))]
 cost["workers_cpu_s"] = [(int(stat[11]) + int(stat[12])) / os.sysconf("SC_CLK_TCK") for stat in stats]
 with open(sys.argv[1], "w") as file:
     json.dump({"code": code, **cost}, file)
