@@ -47,7 +47,7 @@ class Step:
         made_by: numbers of the steps that made its operands.
         before: their errors.
         n: elements of the result.
-        is_learned: a parameter is among its operands.
+        is_learned: a parameter, or a view of one, is among its operands.
     """
 
     op: str
@@ -105,6 +105,7 @@ class Shadow(Mode):
         self._context = context
         self._until, self._limit_bytes = time.perf_counter() + limit_s, limit_bytes
         self._shades: dict[int, _Shade] = {}
+        self._of_parameters = set[int]()  # storages that views of parameters were taken of
         self._n_bytes = 0
         self.steps: list[Step] = []
         self.wrapped: list[Wrapped] = []
@@ -118,19 +119,21 @@ class Shadow(Mode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if not self.is_whole or not isinstance(func, torch._ops.OpOverload) or is_view(func):
+        if not self.is_whole or not isinstance(func, torch._ops.OpOverload):
             return func(*args, **kwargs)
         given = tensors_among(args, kwargs)
+        if is_view(func):
+            self._of_parameters |= {storage_key(t) for t in given if isinstance(t, torch.nn.Parameter)}
+            return func(*args, **kwargs)
         try:
             out, twin = self._twice(func, args, kwargs, given)
         except TooDear:
             self.is_whole = False
             self._shades.clear()
             return func(*args, **kwargs)
-        is_learned = any(isinstance(t, torch.nn.Parameter) for t in given)
         if twin is not None:
-            self._compare(func, given, out, twin, is_learned=is_learned)
-        if is_learned:
+            self._compare(func, given, out, twin)
+        if any(isinstance(t, torch.nn.Parameter) for t in given):
             place = self._context.place(str(func))
             if place.phase == "forward" and not place.recompute:  # what backward recomputes comes after the loss
                 self.n_of_model = len(self.steps)
@@ -196,7 +199,7 @@ class Shadow(Mode):
             place = self._context.place(str(func))
             self.wrapped.append(Wrapped(str(func), place, _name(out), n=out.numel(), n_wrong=n_wrong))
 
-    def _compare(self, func: Any, given: Sequence[Tensor], out: Any, twin: Any, *, is_learned: bool) -> None:
+    def _compare(self, func: Any, given: Sequence[Tensor], out: Any, twin: Any) -> None:
         before = [(shade.made_by, shade.error) for t in given if (shade := self._known(t)) is not None]
         number = len(self.steps)
         for one, other in zip(tensors_among(out), tensors_among(twin), strict=False):
@@ -210,6 +213,9 @@ class Shadow(Mode):
                 place = self._context.place(str(func))
                 made_by, errors = [by for by, _ in before], [each for _, each in before]
                 error, n = shade.error, one.numel()
+                is_learned = any(
+                    storage_key(t) in self._of_parameters or isinstance(t, torch.nn.Parameter) for t in given
+                )
                 self.steps.append(Step(str(func), place, _name(one), error, made_by, errors, n, is_learned))
 
     def _written(self, tensor: Tensor, twin: Tensor) -> _Shade:

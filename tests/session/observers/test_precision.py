@@ -239,17 +239,22 @@ def test_training_is_the_same_to_the_bit(tmp_path: Path) -> None:
     assert all(map(torch.equal, trained("never"), trained("auto")))
 
 
-def test_what_training_has_brought_to_zero_is_not(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_bias", [True, False])
+def test_what_training_has_brought_to_zero_is_not(has_bias: bool, tmp_path: Path) -> None:
     """The model's weights undo each other: what is left of its output is rounding."""
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 64), nn.Linear(64, 16), nn.Linear(16, 4))
+    model = nn.Sequential(nn.Linear(4, 64), nn.Linear(64, 16), nn.Linear(16, 4, bias=has_bias), nn.Linear(4, 4))
     with torch.no_grad():
         inner = torch.randn(8, 16) * 100.0
         weight = torch.randn(4, 16)
         model[1].weight.zero_()
         model[1].bias.copy_(inner[0])
+        if has_bias:
+            model[2].bias.copy_(-(weight @ inner[0]))
+        else:
+            exact, given = weight.double(), inner[0].double()
+            weight = (exact - torch.outer(exact @ given, given) / given.square().sum()).float()  # at right angles to it
         model[2].weight.copy_(weight)
-        model[2].bias.copy_(-(weight @ inner[0]))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     with hypocenter.watch(out=str(tmp_path / "run")):
         for _ in range(N_STEPS):
