@@ -95,7 +95,8 @@ def _tell(
             slowest = max(slowest, times[int(len(times) * 0.99)])
             print(f"{kind:10} {len(times):6,} answers, median {times[len(times) // 2]:6.1f} ms, 99 of 100 below "
                   f"{times[int(len(times) * 0.99)]:6.1f} ms, slowest {times[-1]:6.1f} ms")  # fmt: skip
-    print(f"a step of {min(wanted.ranks, MOST_WRITERS):,} ranks is seen after {sorted(seen_s)[len(seen_s) // 2]:.2f} s, at most {max(seen_s):.2f} s")
+    typical_s, n_going_on = sorted(seen_s)[len(seen_s) // 2], min(wanted.ranks, MOST_WRITERS)
+    print(f"a step of {n_going_on:,} ranks is seen after {typical_s:.2f} s, at most {max(seen_s):.2f} s")
     wrong = sum(one.wrong for one in asked)
     failed = [
         text
