@@ -22,10 +22,26 @@ all is well writes none of them. `microbatch` is the micro-batch that a row is a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 SITE = "micro-batches"
 RECOMPUTE_ZEROS, RECOMPUTE_GAP, RECOMPUTE_IN = "recompute_zeros", "recompute_gap", "recompute_in"
 NOT_ADDED = "not_added"
 N_LABELS, LOSS_SHARE, TOKEN_GAP, LABEL_WEIGHT = "n_labels", "loss_share", "token_gap", "label_weight"
 
+UNEVEN, FAINTLY_UNEVEN = 0.1, 0.05
+"""Shares of the loss that labels of some micro-batches have at the cost of others: a warning, a note."""
+
 GAP = 0.02
 """Relative. Kernels that add in no fixed order differ by up to 0.004 in bfloat16; dropout of 1 % differs by 0.14."""
+
+
+def unevenness(shares: Sequence[float], counts: Sequence[float]) -> float:
+    """Return the share of the loss that labels of some micro-batches have at the cost of others, 0 to 1.
+
+    Args:
+        shares: the weight of each micro-batch in the loss of the step, in any unit.
+        counts: its labels that count.
+    """
+    whole, n = sum(shares), sum(counts)
+    return sum(abs(share / whole - count / n) for share, count in zip(shares, counts, strict=True)) / 2

@@ -78,6 +78,12 @@ class NearlyEqual(Program):
     lengths = (10, 12, 11, 12)
 
 
+class Faint(Program):
+    """7 % of the loss."""
+
+    lengths = (9, 12, 12, 9)
+
+
 class OverAll(Program):
     def loss(self, logits, labels, n_total):
         return nn.functional.cross_entropy(logits, labels, reduction="sum") / n_total
@@ -140,6 +146,15 @@ def test_means_of_means_are_measured_and_said_once(tmp_path, program):
     assert "weigh 6 times" in finding.title
     rows = open_run(tmp_path / "run").readings(phase="optimizer")
     assert [r.summary.sum for r in rows if r.port == N_LABELS and r.step == 1] == [8, 48, 48, 16]
+
+
+def test_a_faint_difference_is_a_note(tmp_path):
+    with hypocenter.watch(out=str(tmp_path / "run")):
+        Faint().run()
+
+    (finding,) = found(tmp_path / "run")
+    assert (finding.step, finding.severity, finding.confidence) == (1, "note", "proven")
+    assert "weigh 1.33 times" in finding.title
 
 
 def test_the_gap_is_that_of_the_gradient_of_the_whole_batch(tmp_path):

@@ -10,6 +10,7 @@ import mindspore as ms  # pyright: ignore[reportMissingImports]
 import numpy as np
 from numpy.typing import NDArray
 
+from hypocenter.detect.microbatch_rows import FAINTLY_UNEVEN
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.mindspore.engine import Replayed, Replayer
 from hypocenter.replay.mindspore.label_weights import LabelWeights
@@ -19,7 +20,7 @@ from hypocenter.session.mindspore.calibration import must_repeat
 from hypocenter.session.mindspore.seams import Context
 from hypocenter.session.observers import audit
 from hypocenter.session.observers.audit import ELEMENTS, KEPT_AT_MOST, Balance, Entry, tolerance_of
-from hypocenter.session.observers.label_rows import Labels, even_factors, gap_row, is_uneven, label_rows
+from hypocenter.session.observers.label_rows import Labels, even_factors, gap_row, label_rows, uneven_share
 from hypocenter.summary.reducers.mindspore_values import dtype_name, on_host
 from hypocenter.tap.free_host_memory import SPARE, free_on_host
 from hypocenter.tap.mindspore.tape import GradCall
@@ -87,7 +88,7 @@ class Audit(audit.Audit[Context]):
             for each, factor in zip(weights, factors, strict=True)
             if each is not None
         ]
-        if not is_uneven(labels):
+        if uneven_share(labels) < FAINTLY_UNEVEN:
             return
         order = self.context.clock.next_order
         self.rows += label_rows(labels, update.step, order)

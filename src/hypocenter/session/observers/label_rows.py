@@ -6,12 +6,11 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from hypocenter.detect.microbatch_rows import LOSS_SHARE, N_LABELS, SITE, TOKEN_GAP
+from hypocenter.detect.microbatch_rows import LOSS_SHARE, N_LABELS, SITE, TOKEN_GAP, unevenness
 from hypocenter.nouns import Reading
 from hypocenter.session.observers.optimizer_rows import number_row
 
 SAME_SHARE = 1.01  # largest by smallest: micro-batches that are meant to weigh the same
-UNEVEN = 0.1  # share of the loss that labels of some micro-batches have at the cost of others
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,15 +28,12 @@ class Labels:
     weight: float
 
 
-def is_uneven(labels: Sequence[Labels]) -> bool:
-    """Whether micro-batches weigh the same although the numbers of their labels differ much."""
+def uneven_share(labels: Sequence[Labels]) -> float:
+    """Return the share of the loss that is uneven where micro-batches are meant to weigh the same; 0 where not."""
     shares, counts = [abs(each.weight) for each in labels], [each.n_counted for each in labels]
     if min(counts) < 1 or not all(map(math.isfinite, shares)) or min(shares) <= 0:
-        return False
-    if max(shares) > SAME_SHARE * min(shares):
-        return False
-    excess = sum(abs(s / sum(shares) - n / sum(counts)) for s, n in zip(shares, counts, strict=True)) / 2
-    return excess >= UNEVEN
+        return 0.0
+    return unevenness(shares, counts) if max(shares) <= SAME_SHARE * min(shares) else 0.0
 
 
 def even_factors(labels: Sequence[Labels]) -> list[float]:

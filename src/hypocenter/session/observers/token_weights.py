@@ -21,19 +21,21 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from hypocenter import schedule
 from hypocenter.detect.law_rows import LABELS, MADE
-from hypocenter.detect.microbatch_rows import LABEL_WEIGHT
+from hypocenter.detect.microbatch_rows import FAINTLY_UNEVEN, LABEL_WEIGHT, UNEVEN
 from hypocenter.nouns import Summary, replace
 from hypocenter.replay.engine import ReplayImpossible
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.grid import wide_dtype
-from hypocenter.session.observers.label_rows import Labels, even_factors, gap_row, is_uneven, label_rows
+from hypocenter.session.observers.label_rows import Labels, even_factors, gap_row, label_rows, uneven_share
 from hypocenter.session.observers.optimizer_rows import number_row
 from hypocenter.tap.gradients import to_host
 from hypocenter.tap.source import user_frame
 
 DENSE = 8  # steps of several micro-batches that are all looked at; then as often as replicas are
 MAX_NODES = 64  # of the graph, from the loss on
-MAX_REPLAYS = 2  # steps whose micro-batches are replayed: one is the first, the other shows that it lasts
+MAX_REPLAYS = (
+    2  # uneven steps whose micro-batches are replayed, of the faint ones as many: the second shows that it lasts
+)
 MAX_MICROBATCHES = 16  # of a step that is replayed
 PARAMETERS, MAX_ELEMENTS = 8, 1 << 22  # whose gradients are compared, and elements of each
 _LOSSES = {"NllLossBackward0": 1, "NllLoss2DBackward0": 1}  # the dimension of classes
@@ -82,7 +84,7 @@ class TokenWeights(Observer):
         self._due = schedule.parse(context.config.replicas)
         self._is_several = False
         self._n_looked = 0
-        self._n_replayed = 0
+        self._n_replayed = {True: 0, False: 0}  # of steps that are uneven, and faintly so
         self._hook: _Weights | None = None
         self._place = ("", 0)
         self._labels: list[_Heard] = []
@@ -137,12 +139,13 @@ class TokenWeights(Observer):
             return
         self._n_looked += 1
         found = [Labels(*(each.host or each.numbers.tolist())) for each in labels]
-        if not is_uneven(found):
+        if (share := uneven_share(found)) < FAINTLY_UNEVEN:
             return
         order = self.context.clock.next_order
         self.rows += label_rows(found, update.step, order)
-        if self._n_replayed < MAX_REPLAYS and len(labels) <= MAX_MICROBATCHES and self.context.config.replay:
-            self._n_replayed += 1
+        kind = share >= UNEVEN
+        if self._n_replayed[kind] < MAX_REPLAYS and len(labels) <= MAX_MICROBATCHES and self.context.config.replay:
+            self._n_replayed[kind] += 1
             gap = self._replayed_gap(update, even_factors(found))
             if gap is not None:
                 self.rows.append(gap_row(gap, update.step, order))
