@@ -34,7 +34,7 @@ FITS = 1e-2  # relative: what rounding, also to half precision, leaves of the di
 
 
 class Accumulated(Part):
-    """Nothing in steps of one micro-batch, and nothing before the first step of several is over."""
+    """Checks that the gradients of all micro-batches are in what the optimizer is given, from the 2nd such step on."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -45,7 +45,7 @@ class Accumulated(Part):
         self._sums: tuple[int, str, Additions] | None = None  # of the parameter whose turn it is, and their format
 
     def end_microbatch(self, call: GradCall, gradients: Sequence[Any]) -> None:
-        """Keep samples of what backward gave."""
+        """Keep samples of the gradients that backward gave, in steps that are looked at."""
         step = self.context.clock.step
         if not self._is_several or not gradients or not (self._n_looked < DENSE or self._due(step)):
             return
@@ -67,7 +67,7 @@ class Accumulated(Part):
                 self._sums[2].add(values, None)
 
     def before_update(self, update: Update) -> None:
-        """Compare with what the optimizer is given."""
+        """Compare the samples with the gradients that the optimizer is given."""
         n = len(update.microbatches)
         self._is_several = self._is_several or n > 1
         parts, sums = self._parts, self._sums
@@ -109,7 +109,7 @@ class Accumulated(Part):
 
 
 def _shares(parts: Array, given: Array) -> list[bool] | None:
-    """Whether each part is in the given sum; None where the sum is of something else besides, or cannot be told."""
+    """Return whether each part is in the given sum; None where that cannot be told, or the sum has other parts too."""
     sizes = np.linalg.norm(parts, axis=1)
     if not sizes.any() or not math.isfinite(sizes.sum()):
         return None
@@ -122,7 +122,7 @@ def _shares(parts: Array, given: Array) -> list[bool] | None:
 
 
 def _is_multiple(given: Array, own: Array, eps: float) -> bool:
-    """Whether the one is the other times a number, but for the rounding of that product."""
+    """Return whether one is the other times a number, but for the rounding of that product."""
     square = float(own @ own)
     factor = float(given @ own) / square if square > 0 else 0.0
     return factor != 0 and bool((np.abs(given - factor * own) <= 2 * eps * np.abs(factor * own)).mean() > 1 - LOST)

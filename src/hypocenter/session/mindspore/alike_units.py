@@ -17,7 +17,7 @@ class AlikeUnits(Part):
     until = AT[-1]
 
     def before_update(self, update: Update) -> None:
-        """The session has waited for the gradients already, and there are two such steps."""
+        """Look at the weights of two early steps; the session has waited for the gradients already."""
         if update.step not in AT or update.scaled is not None:
             return
         found: list[str] = []

@@ -33,7 +33,7 @@ from hypocenter.session.observers.use import Use
 
 
 def assemble(context: Context) -> Seams:
-    """Make them all."""
+    """Make all parts of a session."""
     return Seams(
         context,
         levels=Levels(context),

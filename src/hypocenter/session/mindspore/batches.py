@@ -28,19 +28,19 @@ _WHOLE_NUMBERS = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}  # by size
 
 
 class Batches(Part):
-    """Nothing where ranks are given the same batch because they share a model."""
+    """Writes rows of each batch; none where ranks are given the same batch because they share a model."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._is_host = ms.get_context("device_target") == "CPU"
 
     def begin_microbatch(self, call: GradCall) -> None:
-        """Its arguments are there."""
+        """Look at the arguments of the function now, if they are on the host."""
         if self._is_host and call.number < MOST_MICROBATCHES and self._may_tell():
             self._look(call)
 
     def before_update(self, update: Update) -> None:
-        """The session has waited for the device."""
+        """Look at the arguments on an accelerator, as the session has waited for the device."""
         if not self._is_host and self._may_tell():
             for call in update.microbatches[:MOST_MICROBATCHES]:
                 self._look(call)
@@ -64,7 +64,7 @@ class Batches(Part):
                 self.rows.append(asked.reading(step, digest(values.view(np.uint8)), numbers, inside))
 
     def _given(self, call: GradCall) -> Iterator[tuple[str, str, NDArray[Any]]]:
-        """Name, format in torch's words and values of each tensor, without what backward starts from."""
+        """Yield the name, format in torch's words and values of each tensor but the one that backward starts from."""
         args = call.args[:-1] if call.has_sens and "sens" not in call.kwargs else call.args
         named = [(f"in[{i}]", value) for i, value in enumerate(args)]
         named += [(name, value) for name, value in call.kwargs.items() if name != "sens"]
@@ -80,7 +80,7 @@ class Batches(Part):
 
 
 def _ports(array: NDArray[Any], *, is_full: bool) -> Iterator[tuple[str, NDArray[Any]]]:
-    """What is digested: whole numbers all, of floats a sample, and at full steps all as well; flat."""
+    """Yield what is digested, flat: all of integers; of floats a sample, and at full steps another, larger one."""
     flat = np.ascontiguousarray(array).reshape(-1)
     if array.dtype.kind in "iub":
         yield BATCH_PORT, flat
@@ -91,7 +91,7 @@ def _ports(array: NDArray[Any], *, is_full: bool) -> Iterator[tuple[str, NDArray
 
 
 def _inside(arrays: list[NDArray[Any]]) -> list[Inside]:
-    """Numbers of rows, and shares, of each."""
+    """Return row numbers and shares of each array."""
     at = [i for i, array in enumerate(arrays) if array.ndim]
     tables = [np.ascontiguousarray(arrays[i]).reshape(len(arrays[i]), -1) for i in at]
     if not tables:

@@ -63,7 +63,7 @@ class Boundary:
         self.timed = self._times
 
     def clips(self, gradients: Sequence[Any]) -> None:
-        """Gradients are about to be clipped to a global norm: what it was."""
+        """Note the norm of gradients that are about to be clipped to a global norm."""
         norms = Norms(gradients).read()
         self._clip_norm = math.hypot(*norms)
         self._clip_results.clips(gradients)
@@ -75,7 +75,7 @@ class Boundary:
             self._seams.tell("seen_before_clip", weights, check)
 
     def before(self, optimizer: Any, gradients: Sequence[Any]) -> Sequence[Any] | None:
-        """An optimizer was called. Returns what it is to use; None: it must not update."""
+        """Check the gradients that an optimizer was given. Returns what it is to use; None: it must not update."""
         context, microbatches = self._context, tuple(self._context.tape.microbatches)
         parameters = parameters_of(optimizer)
         self._finding = self._parameters.read() or self._finding
@@ -119,7 +119,7 @@ class Boundary:
         )  # fmt: skip
 
     def after(self, optimizer: Any) -> None:
-        """It has updated."""
+        """Check the parameters and write the step: the optimizer has updated them."""
         check, update = self._check, self._update
         if check is None or update is None:
             return
@@ -129,7 +129,7 @@ class Boundary:
         self._end(check, skipped=False)
 
     def skipped(self, optimizer: Any = None) -> None:
-        """The gradients of the micro-batches so far are used by nobody: the step is skipped."""
+        """Write a skipped step: nobody uses the gradients of the micro-batches so far."""
         microbatches = tuple(self._context.tape.microbatches)
         with self.timed:
             self._finding = self._parameters.read() or self._finding
@@ -145,19 +145,19 @@ class Boundary:
         self._end(check, skipped=True)
 
     def _tell_skipped(self, check: Check, weights: Sequence[Any], optimizer: Any) -> None:
-        """Observers hear of an update that the loss scaler left out, as in torch."""
+        """Tell observers of an update that the loss scaler left out, as in torch."""
         update = self._updating(optimizer or self._owners.of(weights), weights, (), check)
         update.skipped = True
         self._rows += self._seams.observers.before_update(update)
         self._rows += self._seams.observers.after_update(update)
 
     def before_compiled(self, optimizer: Any) -> None:
-        """A step is about to run that may be one compiled graph: afterwards a schedule shows the next one's rate."""
+        """Note the learning rate before a step that may be one compiled graph: a schedule has moved on after it."""
         with self.timed:
             self._lr = learning_rate(optimizer) if optimizer is not None else None
 
     def compiled(self, result: Outcome, optimizer: Any) -> None:
-        """A step that ran as one compiled graph: only what it returned, and what its dump tells, is known."""
+        """Write a step that ran as one compiled graph: only what it returned and what its dump tells is known."""
         with self.timed:
             self._step = self._context.clock.begin_update(_key([], optimizer))
             self.scale.value, self.scale.in_loss = result.scale, None
@@ -173,19 +173,19 @@ class Boundary:
         self._end(check, skipped=result.skipped, n_microbatches=1)
 
     def refused(self) -> None:
-        """The update was refused: the step is over."""
+        """End the step as skipped: its update was refused."""
         if self._check is not None:
             self._end(self._check, skipped=True)
 
     def cut_off(self) -> None:
-        """Training ends after a micro-batch: what there is of its step."""
+        """Write what there is of a step: training ends after one of its micro-batches."""
         context = self._context
         self._collect(None, ())
         self.flush(StepRecord(step=context.clock.step, n_microbatches=context.clock.microbatch))
         context.tape.clear()
 
     def at_end(self) -> None:
-        """Micro-batches that no update followed: the program gave up on them, or ends."""
+        """Write micro-batches that no update followed: the program gave up on them, or ends."""
         microbatches = tuple(self._context.tape.microbatches)
         found, rows = self._parameters.at_end()
         self._finding, self._rows = found or self._finding, [*self._rows, *rows]
@@ -201,7 +201,7 @@ class Boundary:
             self.flush(None)
 
     def flush(self, record: StepRecord | None) -> None:
-        """Write what there is."""
+        """Write the rows that are not written yet."""
         with self.timed:
             rows, self._rows = self._rows, []
             self._place.keep()
@@ -239,7 +239,7 @@ class Boundary:
         self._rows += [row for row in scalars if not (is_compiled and row.site == "grad_norm")]
 
     def _unclipped(self, raw: Check, check: Check, names: set[str], microbatches: Sequence[GradCall]) -> float | None:
-        """L2 norm before clipping, with the scale taken out: of one micro-batch's gradients as they came out."""
+        """Return the L2 norm before clipping, without the loss scale, from the gradients as backward left them."""
         if self._clip_norm is not None:
             return self._clip_norm
         carried = self.scale.carried(microbatches)
@@ -248,7 +248,7 @@ class Boundary:
         return check.total_norm
 
     def _refused(self, check: Check) -> bool:
-        """The user's choice of what to do at a step that failed."""
+        """Do what the user chose for a step that failed: stop training, or return whether the update is left out."""
         config = self._context.config
         if (check.loss_finite and not check.bad_params) or self.scale.value is not None:
             return False
@@ -295,7 +295,7 @@ class Boundary:
 
 
 def merged(rows: Sequence[Reading], of_graph: Sequence[Reading]) -> list[Reading]:
-    """Rows of a step beside those of its dump: the loss as Python saw it, all else as it was dumped."""
+    """Join the rows of a step and those of its dump: the loss as Python saw it, all else as it was dumped."""
     seen = {(row.phase, row.site, row.port) for row in rows if row.phase == "loss"}
     kept = [row for row in of_graph if (row.phase, row.site, row.port) not in seen]
     have = {(row.phase, row.site, row.port, row.microbatch) for row in kept}
@@ -309,13 +309,13 @@ def _paired(parameters: Sequence[Any], gradients: Sequence[Any]) -> list[tuple[A
 
 
 def _key(parameters: Sequence[Any], optimizer: Any) -> int:
-    """Tells optimizers apart, also in a step that is skipped before any was seen: each has its own first parameter."""
+    """Identify an optimizer, also in a step skipped before any was seen, by its first parameter."""
     if not parameters and optimizer is not None:
         parameters = parameters_of(optimizer)
     return id(parameters[0]) if parameters else 0
 
 
 def _scaled(check: Check, scale: float) -> Check:
-    """The same with a loss scale taken out."""
+    """Return the same check with a loss scale taken out of the norms."""
     norms = {name: norm / scale if math.isfinite(norm) else norm for name, norm in check.grad_norms.items()}
     return Check(losses=check.losses, grad_norms=norms, bad_params=check.bad_params, newly_dead=check.newly_dead)

@@ -43,7 +43,7 @@ Array = NDArray[Any]
 
 
 class Calibration(Part):
-    """Writes the rows of perturbed replays."""
+    """Writes rows of replays in which every sum is off by a rounding: the noise floor of a step."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -70,7 +70,7 @@ class Calibration(Part):
         return lambda: None
 
     def before_update(self, update: Due) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The step is complete, and the parameters are still those that it started from."""
+        """Replay a due step before its update, while the parameters are still those that it started from."""
         due = update
         if due.skipped:
             return
@@ -89,14 +89,14 @@ class Calibration(Part):
             self.context.warn(f"no noise floor was measured at step {due.step}: {why}")
 
     def after_update(self, update: Update) -> None:
-        """The run has updated."""
+        """Let all samples go on, as the run has updated."""
         if update.skipped:
             return
         for trajectory in self._trajectories:
             trajectory.go_on()
 
     def end_step(self, step: int) -> None:
-        """The step is over."""
+        """Warn if a due step was not measured; the step is over."""
         if self._seen_step < step and self._is_due(step):
             self._come_back()
             self.context.warn(f"no noise floor was measured at step {step}: it was skipped, or ran as a compiled graph")
@@ -186,7 +186,7 @@ def _marked(row: Reading, sample: int) -> Reading:
 
 
 def must_repeat(call: GradCall, replayed: Replayed) -> float:
-    """How far a replay's loss is from that of the run, relative.
+    """Return how far a replay's loss is from that of the run, relative to it.
 
     Raises:
         UnlikeTheRun, ReplayImpossible: it is no replay of it.
@@ -207,7 +207,7 @@ def must_repeat(call: GradCall, replayed: Replayed) -> float:
 
 
 class Trajectory:
-    """The parameters of one sample. As the run's own until the first update."""
+    """The parameters of one sample. They are the run's own until the first update."""
 
     def __init__(self) -> None:
         self._held: Values = {}
@@ -215,12 +215,12 @@ class Trajectory:
 
     @property
     def n_bytes(self) -> int:
-        """What all its copies occupy, those of the step to come included."""
+        """What all its copies occupy in bytes, those of the step to come included."""
         return sum(array.nbytes for held in (self._held, self._next) for _, array in held.values())
 
     @contextlib.contextmanager
     def in_place(self, also: Sequence[Any] = ()) -> Generator[None, None, None]:
-        """The run's Parameters hold the sample's values inside this block, and their own again after it.
+        """Let the run's Parameters hold the sample's values inside this block, and their own again after it.
 
         Args:
             also: Parameters that may change in the block, and are to be put back too.
@@ -237,7 +237,7 @@ class Trajectory:
 
     @contextlib.contextmanager
     def updated(self, optimizer: Any, gradients: Sequence[Any]) -> Generator[None, None, None]:
-        """The sample after an update with these gradients, inside the block. It counts once `go_on` is called."""
+        """Update the sample with these gradients inside the block. The update counts once `go_on` is called."""
         held = list(optimizer.get_parameters())
         with self.in_place(also=held):
             optimizer(tuple(gradients))
@@ -245,21 +245,21 @@ class Trajectory:
             yield
 
     def go_on(self) -> None:
-        """The run has updated."""
+        """Keep the sample's update: the run has updated."""
         self._held |= self._next
         self._next = {}
 
     def stay(self) -> None:
-        """The run has skipped its update."""
+        """Drop the sample's update: the run has skipped its own."""
         self._next = {}
 
     def come_back(self) -> None:
-        """To where the run is: steps in between were not seen."""
+        """Set the sample back to the run's parameters: steps in between were not seen."""
         self._held, self._next = {}, {}
 
 
 def why_not(optimizer: Any) -> str:
-    """Why no update of a sample can be made with this optimizer, or ''."""
+    """Say why no update of a sample can be made with this optimizer; "" if it can."""
     if not f"{type(optimizer).__module__}.".startswith("mindspore."):
         return f"{type(optimizer).__name__} may keep state of which only it knows"
     if any(dtype_name(p) == "bfloat16" and is_on_host(p) for p in _parameters(optimizer)):
@@ -268,7 +268,7 @@ def why_not(optimizer: Any) -> str:
 
 
 def copy_of(parameter: Any) -> NDArray[Any]:
-    """Its values on the host."""
+    """Copy the parameter's values to the host."""
     return np.array(parameter.asnumpy(), order="C")
 
 
@@ -295,7 +295,7 @@ class Gradients:
         self._factors = Factors([int(parameter.size) for parameter, _ in self._pairs])
 
     def add(self, call: GradCall, grads: Sequence[Any]) -> None:
-        """Of one micro-batch."""
+        """Add the gradients of one micro-batch to the sums."""
         for weight, gradient in zip(call.weights, grads, strict=False):
             place = self._places.get(id(weight))
             if place is None or not isinstance(gradient, ms.Tensor):
@@ -305,7 +305,7 @@ class Gradients:
             self._sums[place] = values if known is None else known + values
 
     def fit(self) -> int:
-        """The sums so far are those without noise: find the factors, forget the sums. Returns how many do not fit."""
+        """Find each parameter's factor from the sums without noise, forget the sums, and return how many do not fit."""
         for place, ((_, gradient), base) in enumerate(zip(self._pairs, self._sums, strict=True)):
             given = on_host(gradient) if isinstance(gradient, ms.Tensor) else None
             if given is None or base is None or given.shape != base.shape:
@@ -319,16 +319,16 @@ class Gradients:
         return self._factors.n_left_out
 
     def forget(self) -> None:
-        """Before the next sample."""
+        """Forget the sums, so that the next sample can be added up."""
         self._sums = [None] * len(self._pairs)
 
     def settle(self, *, is_clipped: bool) -> float | None:
-        """A sample is complete. Its norm over that without noise; None: a part is not known."""
+        """Finish a sample; return its norm over that without noise, None if a part of it is not known."""
         square = sum(float(np.square(total.astype(np.float64)).sum()) for total in self._sums if total is not None)
         return self._factors.settle(square, is_clipped=is_clipped)
 
     def given(self) -> list[Any]:
-        """One for each of the optimizer's parameters: of those that do not fit the run's own."""
+        """Return a gradient for each of the optimizer's parameters; of those that do not fit it is the run's own."""
         sample = dict(self._scaled())
         return [
             ms.Tensor(sample[place]).astype(gradient.dtype) if place in sample else gradient
@@ -336,7 +336,7 @@ class Gradients:
         ]
 
     def rows(self, context: Context, reducer: MindSporeReducer, step: int) -> list[Reading]:
-        """As `parameter_readings` gives those of the run."""
+        """Return the rows of this sample's gradients, in the form in which `parameter_readings` writes the run's."""
         found: list[tuple[tuple[str, ...], Any, Array, int]] = []
         for place, array in self._scaled():
             parameter, gradient = self._pairs[place]
@@ -354,7 +354,7 @@ class Gradients:
         ]  # fmt: skip
 
     def _scaled(self) -> Iterator[tuple[int, Array]]:
-        """(place, gradient as its optimizer would have been given it) of those that fit."""
+        """Yield (place, gradient as its optimizer would have been given it) of the parameters that fit."""
         for place, factor in self._factors:
             total = self._sums[place]
             if total is not None:

@@ -13,19 +13,19 @@ from hypocenter.session.observers.optimizer_rows import number_row
 
 
 class ClipResults:
-    """Remembers what clips of a step were given, until its update."""
+    """Remembers which gradients the clips of a step were given, until its update."""
 
     def __init__(self) -> None:
         self._given: list[Sequence[Any]] = []
         self._n_looked = self._n_in_vain = 0
 
     def clips(self, gradients: Sequence[Any]) -> None:
-        """They are about to be clipped."""
+        """Remember gradients that are about to be clipped."""
         if self._n_looked < LOOKED:
             self._given.append(gradients)
 
     def row(self, update: Update, next_order: Callable[[], int]) -> Reading | None:
-        """After the first updates with a clip, if each of them used the very tensors that the clip was given."""
+        """Return a row if each of the first updates with a clip used the very tensors that the clip was given."""
         given, self._given = self._given, []
         if not given or not update.gradients or self._n_looked >= LOOKED:
             return None

@@ -13,7 +13,7 @@ from hypocenter.tap.mindspore.tape import tensors
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """Loss, and what a cell with loss scaling tells beside it."""
+    """The loss of a compiled step, and what a cell with loss scaling returns beside it."""
 
     loss: float | None = None
     skipped: bool = False
@@ -33,7 +33,7 @@ def outcome(cell: Any, outputs: Any) -> Outcome:
 
 
 def _number(value: Any) -> float | None:
-    """A loss of several elements counts as their mean."""
+    """Return a number or the mean of a tensor, as a loss of several elements; None for anything else."""
     if isinstance(value, (bool, int, float)):
         return float(value)
     if isinstance(value, ms.Tensor) and value.size:

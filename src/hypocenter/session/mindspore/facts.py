@@ -45,7 +45,7 @@ class FactsKeeper:
         self._is_broken = False
 
     def note(self, optimizer: Any, n_microbatches: int, loss_scale: float | None) -> None:
-        """The program is complete: its models have been called, its optimizer holds its parameters."""
+        """Write the facts of a complete program: its models were called, and its optimizer has its parameters."""
         if self._is_broken or optimizer in self._seen or len(self._optimizers) >= MAX_OPTIMIZERS:
             return
         if not claims(self._context.directory, "mindspore"):
@@ -76,7 +76,7 @@ class FactsKeeper:
 
 
 def cell_facts(names: NameMap) -> tuple[ModuleFacts, ...]:
-    """All cells in the models' own order, under their first names."""
+    """Return the facts of all cells in the models' own order, under their first names."""
     own = frozenset(members(nn.Cell()))
     seen_configs: set[int] = set()
     found: list[ModuleFacts] = []
@@ -111,19 +111,19 @@ def _tensor(parameter: Any) -> TensorFacts:
 
 
 def _primitives(held: Mapping[str, Any]) -> dict[str, str]:
-    """Attributes that are operators: "gelu": "GeLU"."""
+    """Return attributes that are operators: "gelu": "GeLU"."""
     return {key: f"mindspore.ops.{v.name}" for key, v in held.items() if isinstance(v, ms.ops.Primitive)}
 
 
 def optimizer_facts(optimizer: Any, names: NameMap) -> OptimizerFacts:
-    """Class, options of each group under torch's names, names of its parameters."""
+    """Return the optimizer's class, the options of each group under torch's names, and its parameters' names."""
     groups = getattr(optimizer, "param_groups", None)
     of_groups = _of_groups(groups, names) if isinstance(groups, list) else _of_nn(optimizer, names)
     return OptimizerFacts(kind=type(optimizer).__name__, groups=tuple(of_groups))
 
 
 def _of_groups(groups: list[Any], names: NameMap) -> Iterator[GroupFacts]:
-    """mindspore.experimental.optim and mint.optim have torch's own groups."""
+    """Yield the groups of mindspore.experimental.optim and mint.optim, which are like torch's own."""
     for group in groups:
         options = {key: _number(value) for key, value in group.items() if key != "params"}
         yield GroupFacts(
@@ -133,7 +133,7 @@ def _of_groups(groups: list[Any], names: NameMap) -> Iterator[GroupFacts]:
 
 
 def _of_nn(optimizer: Any, names: NameMap) -> Iterator[GroupFacts]:
-    """mindspore.nn keeps learning rate and weight decay per parameter where they were given in groups."""
+    """Yield groups of a mindspore.nn optimizer, which keeps learning rate and weight decay for each parameter."""
     parameters, held = parameters_of(optimizer), members(optimizer)
     rates, decays = learning_rates(optimizer), _per_parameter(getattr(optimizer, "weight_decay", 0.0))
     told = {new: _number(held[old]) for old, new in _OPTION_NAMES.items() if held.get(old) is not None}
@@ -159,7 +159,7 @@ def _per_parameter(value: Any) -> list[float | None]:
 
 
 def _number(value: Any) -> Any:
-    """Plain; float32 numbers as what was written (0.9, not 0.8999999761581421)."""
+    """Return a plain value; a float32 number as it was written (0.9, not 0.8999999761581421)."""
     if isinstance(value, ms.Tensor):
         number = as_number(value)
         return NOT_PLAIN if number is None else float(str(np.float32(number)))
@@ -181,7 +181,7 @@ _READ: dict[str, Callable[[], Any]] = {
 
 
 def settings() -> dict[str, Any]:
-    """Switches that change numbers, by name; what this MindSpore does not know is left out."""
+    """Return the switches that change numbers, by name, as far as this MindSpore knows them."""
     found: dict[str, Any] = {}
     for name, read in _READ.items():
         try:

@@ -26,15 +26,15 @@ class Failures(Investigator):
         self._failures = ReplayedFailures(context, context.rank_directory, investigate, self._at_scale_1)
 
     def went_well(self, check: Check, step: int, scale: float | None) -> None:
-        """Loss and gradients were finite."""
+        """Note the loss scale of a step whose loss and gradients were finite."""
         self._failures.went_well(check, step, scale)
 
     def investigate(self, failed: Failed) -> str:
-        """Replay a step that failed, if it is news. Returns the evidence's id, or ""."""
+        """Replay a step that failed, unless it is an ordinary skip or one too many. Returns the evidence's id or ""."""
         return self._failures.investigate(failed)
 
     def _at_scale_1(self, scale: float, microbatches: Sequence[GradCall]) -> tuple[Answer, list[float]]:
-        """Of a step of several micro-batches also the sum of their gradients is looked at."""
+        """Replay the step without its loss scale: is it finite, and the sum of its micro-batches? With its losses."""
         losses: list[float] = []
         sums: list[Any] = []
         for call in microbatches:

@@ -24,18 +24,18 @@ _FAMILIES = {"SGD": "SGD", "Momentum": "SGD", "Adam": "Adam", "AdamWeightDecay":
 
 
 class MindSporeFramework(HostArrays):
-    """See hypocenter.session.framework."""
+    """Does for MindSpore what hypocenter.session.framework asks of a framework."""
 
     def __init__(self, patches: Patches) -> None:
         self._patches = patches
         self._optimizers: weakref.WeakKeyDictionary[Any, Optimizer] = weakref.WeakKeyDictionary()
 
     def schedules(self, tell: Callable[[Any, Any], None], fail: Callable[[str], None]) -> Undo:
-        """Schedulers of experimental.optim; those of nn's optimizers go with the optimizer's own counter."""
+        """Hear of the steps of experimental.optim's schedulers; schedules of nn's optimizers follow its own counter."""
         return schedule_calls.attach(self._patches, tell, fail)
 
     def optimizer(self, optimizer: Any) -> Optimizer | None:
-        """Of nn, experimental.optim or mint.optim."""
+        """Return an optimizer of nn, experimental.optim or mint.optim in torch's words; None if there is none."""
         if optimizer is None:
             return None
         if optimizer not in self._optimizers:
@@ -43,28 +43,28 @@ class MindSporeFramework(HostArrays):
         return self._optimizers[optimizer].anew()
 
     def state_of(self, optimizer: Optimizer, parameter: Any) -> Mapping[str, Any]:
-        """What MindSpore keeps in tuples by parameter."""
+        """Return the optimizer's state of a parameter, which MindSpore keeps in tuples by parameter."""
         return optimizer.states.get(id(parameter), {})
 
     def family_of(self, optimizer: Optimizer) -> str:
-        """Of MindSpore's own classes, not of subclasses: they may do anything."""
+        """Name the family of MindSpore's own classes; "" for subclasses, which may do anything."""
         return _FAMILIES.get(optimizer.kind, "") if optimizer.is_plain else ""
 
     def with_gradients(self, update: Update, parameters: Iterable[Any]) -> list[Any]:
-        """Whether the optimizer is given them or not."""
+        """Return the parameters for which gradients were taken, whether the optimizer was given them or not."""
         given = {id(parameter) for parameter, _ in update.gradients}
         given |= {id(weight) for call in update.microbatches for weight in call.weights}
         return [parameter for parameter in parameters if id(parameter) in given]
 
     def gradient(self, update: Update, parameter: Any) -> Array | None:
-        """Without the loss scale that an optimizer takes out itself."""
+        """Return a sample of the gradient, without the loss scale that the optimizer takes out itself."""
         found = next((gradient for each, gradient in update.gradients if each is parameter), None)
         values = None if found is None else self.sample(found)
         scale = loss_scale_of(update.optimizer)
         return values if values is None or scale == 1.0 else self.wide(values) / scale
 
     def sample(self, tensor: Any, size: int = SAMPLE) -> Array | None:
-        """Copied: MindSpore may use the memory again."""
+        """Return a sample of a tensor, copied: MindSpore may use the memory again."""
         tensor = values_of(tensor)
         if not isinstance(tensor, ms.Tensor) or not tensor.size:
             return None
@@ -73,39 +73,39 @@ class MindSporeFramework(HostArrays):
         return np.array(strided(host(tensor), size))
 
     def copied(self, array: Array) -> Array:
-        """It is one."""
+        """Return the array itself, as a sample is a copy already."""
         return array
 
     def settings(self, optimizer: Optimizer) -> list[dict[str, float]]:
-        """Those that are plain numbers of Python; rates are Parameters, and moved by schedules."""
+        """Return the settings that are plain numbers of Python; rates are Parameters, which schedules move."""
         return optimizer.settings()[:GROUPS]
 
     def rounded(self, value: float, dtype: Any) -> float:
-        """As MindSpore casts."""
+        """Round a value to the format as MindSpore casts it."""
         return float(ms.Tensor(value, dtype).astype(ms.float32).asnumpy())
 
     def owner(self, roots: Sequence[Any], parameter: Any) -> Any | None:
-        """A cell."""
+        """Return the cell that holds a parameter; None if no cell of these models does."""
         cells = (cell for root in roots for _, cell in walk(root))
         return next((cell for cell in cells if any(p is parameter for p in own_parameters(cell).values())), None)
 
     def is_tensor(self, value: object) -> bool:
-        """Of MindSpore."""
+        """Return whether a value is a tensor of MindSpore."""
         return isinstance(value, ms.Tensor)
 
     def is_low(self, value: object) -> bool:
-        """float16 or bfloat16."""
+        """Return whether a value is a tensor of float16 or bfloat16."""
         return isinstance(value, ms.Tensor) and getattr(value, "dtype", None) in _LOW
 
 
 def picked(tensor: Any, size: int) -> Any:
-    """What `strided` takes of it, taken on the device."""
+    """Return the elements that `strided` would take of a tensor, taken on the device."""
     with ms.common.api._no_grad():
         return tensor.reshape(-1)[:: -(-tensor.size // size)]
 
 
 class Optimizer:
-    """An optimizer in torch's words, as it is at one update: what costs a look at all parameters is read late."""
+    """An optimizer in torch's words, as it is at one update; what needs a look at all parameters is read late."""
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = weakref.ref(optimizer)
@@ -116,26 +116,26 @@ class Optimizer:
         self.param_groups = [_Group(self, parameters) for parameters in _by_group(optimizer)]
 
     def anew(self) -> Optimizer:
-        """Another moment: what was read before is not to be used again."""
+        """Forget what was read of the optimizer, as another update has come, and return the same object."""
         self._states = self._options = None
         return self
 
     @property
     def states(self) -> dict[int, Mapping[str, Any]]:
-        """id of a parameter -> its state."""
+        """The state of each parameter, by the parameter's id."""
         if self._states is None:
             self._states = {key: dict(found) for key, found in state_of(self._optimizer()).items()}
         return self._states
 
     def options(self, parameter: Any) -> Mapping[str, Any]:
-        """Hyper-parameters that it is updated with."""
+        """Return the hyper-parameters that a parameter is updated with."""
         if self._options is None:
             groups = groups_of(self._optimizer())
             self._options = {id(p): options for options, parameters in groups for p in parameters}
         return self._options.get(id(parameter), {})
 
     def settings(self) -> list[dict[str, float]]:
-        """Plain numbers of its groups, or of itself."""
+        """Return the plain numbers among the optimizer's settings, for each of its groups."""
         optimizer = self._optimizer()
         groups = getattr(optimizer, "param_groups", None)
         own: dict[str, Any] = {name: getattr(optimizer, name, None) for name in _SETTINGS}
@@ -160,7 +160,7 @@ class _Group(Mapping[str, Any]):
 
 
 def _by_group(optimizer: Any) -> list[list[Any]]:
-    """Parameters that share their options."""
+    """Return lists of parameters that share their options."""
     groups = getattr(optimizer, "param_groups", None)
     if isinstance(groups, (list, tuple)):
         found = [list(group.get("params", ())) for group in groups if isinstance(group, Mapping)]

@@ -74,7 +74,7 @@ class Graphs(Seam):
         return self._end
 
     def before_graph(self, owner: Any) -> None:
-        """A graph is about to be called."""
+        """Have the call of a graph dumped, if its step is due: the graph is about to be called."""
         if not self._is_wanted:
             self._say_once(
                 "GRAPH mode: at level sentinel what Python sees alone is recorded; --level modules looks inside"
@@ -103,7 +103,7 @@ class Graphs(Seam):
         _number_calls(self._number)
 
     def after_graph(self, owner: Any) -> None:
-        """It has returned: MindSpore has read its configuration, which no other process is to see."""
+        """Take the configuration out of the environment: MindSpore has read it, and no other process is to see it."""
         if self._is_set:
             os.environ.pop(VARIABLE, None)
             self._is_set = False
@@ -117,7 +117,7 @@ class Graphs(Seam):
         return self._dump is not None
 
     def collect(self, step: int, *, scale: float | None, skipped: bool, healthy_steps: int, finding: str) -> GraphStep:
-        """All that was dumped of a step that is over."""
+        """Return all that was dumped of a step that is over, as rows."""
         calls, self._calls, self._at = self._calls, [], None
         if self._dump is None or self._rows is None or not calls:
             return GraphStep()
@@ -145,7 +145,7 @@ class Graphs(Seam):
         return GraphStep(rows=rows, record=self._rows.record, finding=finding)
 
     def _say_size(self) -> None:
-        """How much one step is, once."""
+        """Say once how much is dumped in one step."""
         assert self._dump is not None
         if not self._has_size:
             self._has_size = True
@@ -155,7 +155,7 @@ class Graphs(Seam):
             )
 
     def _has_room(self) -> bool:
-        """Whether the disk can take one more step."""
+        """Return whether the disk can take one more step."""
         assert self._dump is not None
         try:
             free = shutil.disk_usage(self._dump.folder).free
@@ -167,14 +167,14 @@ class Graphs(Seam):
         return has_room
 
     def _write(self, evidence: Evidence) -> str:
-        """The id of the evidence that was written; what says less of the same step is replaced."""
+        """Write evidence in place of what says less of the same step, and return its id."""
         self._n_evidence += 1
         say = self._say_once
         return write_evidence(self.context.rank_directory() / "bundles", evidence, lambda w: say(f"GRAPH mode: {w}"))
 
     @contextlib.contextmanager
     def paused(self) -> Generator[None, None, None]:
-        """Nothing is dumped while a replay runs."""
+        """Dump nothing while a replay runs in this context."""
         was, self._is_paused = self._is_paused, True
         try:
             yield
@@ -182,7 +182,7 @@ class Graphs(Seam):
             self._is_paused = was
 
     def _note_state(self, owner: Any, step: int) -> None:
-        """Parameters and the optimizer's state before a call that updates them: the dump has them as they are after."""
+        """Keep parameters and optimizer state before a call that updates them: the dump has them as they are after."""
         optimizer = optimizer_in(owner)
         if optimizer is None or not self._has_params(step) or is_optimizer(owner):
             return  # an optimizer that Python calls is seen there
@@ -192,7 +192,7 @@ class Graphs(Seam):
         )
 
     def _begin(self) -> bool:
-        """Write the configuration and name it to MindSpore."""
+        """Write the configuration of the dump and name it to MindSpore; return whether that can be done."""
         if os.environ.get(VARIABLE):
             self._say_once(f"GRAPH mode: the program dumps by itself ({VARIABLE} is set): hypocenter import reads that")
             return False
@@ -219,7 +219,7 @@ class Graphs(Seam):
         return True
 
     def _plain(self, folder: Path) -> str:
-        """A path that MindSpore takes: the folder's own, or one that leads there."""
+        """Return a path that MindSpore takes: the folder's own, or that of a link to it."""
         path = str(folder.absolute())
         if PLAIN_PATH.fullmatch(path):
             return path
@@ -246,7 +246,7 @@ def _number_calls(number: int) -> None:
 
 
 def settings(path: str, *, iterations: str, sites: Sequence[str], is_statistic: bool) -> str:
-    """The file's text.
+    """Return the text of the dump's configuration file.
 
     Args:
         path: absolute; where to dump, of letters, digits, `-` and `_` alone.
@@ -270,7 +270,7 @@ def settings(path: str, *, iterations: str, sites: Sequence[str], is_statistic: 
 
 
 def kernel_of(glob: str) -> str:
-    """`layers.*.fc` as MindSpore's regular expression on full names of operators.
+    """Turn `layers.*.fc` into MindSpore's regular expression on full names of operators.
 
     A cell is `name-Class` in them, below what wraps the network: `Default/network-WithLossCell/_backbone-Net/...`.
     """

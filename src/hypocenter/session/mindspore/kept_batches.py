@@ -31,7 +31,7 @@ _INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "ui
 
 
 class KeptBatches(Part):
-    """Nothing unless it was asked for; afterwards it only counts the steps."""
+    """Keeps the integer tensors of the first batches, if that was asked for; afterwards it only counts the steps."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -50,7 +50,7 @@ class KeptBatches(Part):
         return self.context.clock.step < self._n_steps
 
     def attach(self) -> Undo:
-        """See what models are called with, and what they give."""
+        """Watch what models are called with, and what they return."""
         if self._n_steps:
             self.context.patches.wrap(nn.Cell, "__call__", self._around)
         return lambda: None
@@ -72,12 +72,12 @@ class KeptBatches(Part):
         return __call__
 
     def _look_for_logits(self, output: Any) -> None:
-        """The last output of a micro-batch that is as wide as the vocabulary."""
+        """Remember the last output of a micro-batch that is as wide as the vocabulary."""
         wide = [t for t in tensors(output) if t.ndim > 1 and t.shape[-1] in self._vocabularies()]
         self._logits = wide[0] if wide else self._logits
 
     def _vocabularies(self) -> frozenset[int]:
-        """Rows of the embeddings."""
+        """Return the number of rows of the embeddings, each a possible size of the vocabulary."""
         roots = self.context.names.roots()
         if len(roots) != self._widths[0]:
             found = {
@@ -91,21 +91,21 @@ class KeptBatches(Part):
         return self._widths[1]
 
     def begin_call(self, cell: Any) -> None:
-        """Of a training cell the forward may run before its micro-batch begins."""
+        """Begin to look at a training cell: its forward may run before its micro-batch begins."""
         self._is_forward, self._given, self._logits = ms.get_context("mode") != ms.GRAPH_MODE, None, None
 
     def end_call(self, cell: Any) -> None:
-        """It has returned."""
+        """Stop looking at forward: the training cell has returned."""
         self._is_forward = False
 
     def begin_microbatch(self, call: GradCall) -> None:
-        """Forward is about to run."""
+        """Begin to look at a micro-batch: its forward is about to run."""
         if not self._is_forward:
             self._given = self._logits = None
         self._is_forward = call.has_value
 
     def forward_done(self, call: GradCall) -> None:
-        """A micro-batch is complete: copy what it was made of."""
+        """Copy what a micro-batch was made of: its forward has run."""
         self._is_forward = False  # of a second micro-batch in a training cell it runs after `begin_microbatch`
         if not self._is_on or call.number >= MOST_MICROBATCHES:
             return
@@ -124,11 +124,11 @@ class KeptBatches(Part):
         self._logits = None
 
     def before_update(self, update: Update) -> None:
-        """The step is complete: write it."""
+        """Write what was kept of the step, which is complete."""
         self._write(update.step)
 
     def end_step(self, step: int) -> None:
-        """The step is over: one that was skipped, or compiled as a whole, is written too."""
+        """Write also a step that was skipped, or compiled as a whole: it is over."""
         if self._whole is not None:
             (args, kwargs), self._whole = self._whole, None
             self._kept.setdefault(0, _of_graph(None, args, kwargs))
@@ -154,7 +154,7 @@ Given = tuple[tuple[Any, ...], Mapping[str, Any]]
 
 
 def _of_both(model: Given | None, whole: Given) -> dict[str, Bits]:
-    """What the model was called with, and of the function's other arguments those that are labels."""
+    """Return what the model was called with, and the labels among the other arguments of the function."""
     known: set[int] = set()
     kept: dict[str, Bits] = {}
     for name, tensor in _integers(*(model or ((), {}))):
@@ -170,7 +170,7 @@ def _of_both(model: Given | None, whole: Given) -> dict[str, Bits]:
 
 
 def _of_graph(function: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Bits]:
-    """Arguments of a graph: a model's own as they are; of a function, or a training cell, the first is the model's."""
+    """Return a graph's arguments: a model's own; of a function, or a training cell, the first is the model's."""
     given = list(_integers(args, kwargs))
     if isinstance(function, nn.Cell):
         return {f"model|{name}": bits_of(tensor) for name, tensor in given}
@@ -189,7 +189,7 @@ def _integers(args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[tuple[
 
 
 def _keep_targets(gradient: Any, kept: dict[str, Bits]) -> Any:
-    """The token with a negative gradient at each place, -1 where there is none. Gives the gradient back."""
+    """Keep the token with a negative gradient at each place, or -1, and return the gradient unchanged."""
     try:
         values: NDArray[Any] = bits_of(gradient.astype(ms.float32)).array
         lowest = values.min(axis=-1)

@@ -53,7 +53,7 @@ class Levels(seams.Levels):
         return MindSporeReducer(histogram=self.context.config.histogram, sketch=self.context.config.sketch)
 
     def attach(self) -> Undo:
-        """Wrap what the level needs."""
+        """Attach the taps that the level needs; return the undo."""
         undo: list[Callable[[], None]] = [self._probes.attach()]
         if self._cells is not None:
             undo.append(self._cells.attach(self.context.patches))
@@ -69,25 +69,25 @@ class Levels(seams.Levels):
         return undo_all
 
     def begin_call(self, cell: Any) -> None:
-        """The forward of a training cell's first micro-batch may run before `begin_microbatch`."""
+        """Switch the taps on: the forward of a training cell's first micro-batch may run before `begin_microbatch`."""
         self._enable()
 
     def begin_microbatch(self, call: GradCall) -> None:
-        """Forward is about to run, or has run within a training cell."""
+        """Switch the taps on: forward is about to run, or has run within a training cell."""
         self._enable()
 
     def end_call(self, cell: Any) -> None:
-        """What a training cell computed after its update is of no step."""
+        """Switch the taps off: what a training cell computes after its update belongs to no step."""
         if self._cells is not None:
             self._cells.enabled = False
 
     def frames(self) -> tuple[Frame, ...]:
-        """The last cell calls that were collected, oldest first."""
+        """Return the last cell calls that were collected, oldest first."""
         return self._cells.frames() if self._cells is not None else ()
 
     @contextlib.contextmanager
     def paused(self) -> Generator[None, None, None]:
-        """Off while a replay runs."""
+        """Switch the taps off while a replay runs."""
         clock, cells = self.context.clock, self._cells
         enabled, recording = cells is not None and cells.enabled, clock.recording
         if cells is not None:
@@ -101,7 +101,7 @@ class Levels(seams.Levels):
                 cells.enabled = enabled
 
     def collect(self, step: int, optimizer: Any, gradients: Sequence[tuple[Any, Any]] = ()) -> list[Reading]:
-        """All rows of the step so far, in execution order."""
+        """Return all rows of the step so far, in execution order."""
         rows = self._probes.collect(step)
         if self._cells is not None:
             rows += self._cells.collect(step)
@@ -116,12 +116,12 @@ class Levels(seams.Levels):
         return sorted(rows, key=lambda reading: reading.order)
 
     def before_update(self, update: Update) -> None:
-        """The optimizer is about to apply its rule."""
+        """Keep parameters, gradients and state before the optimizer applies its rule."""
         if self._updates is not None and self._due(update.step):
             self._updates.before(update.optimizer, update.gradients, update.step)
 
     def after_update(self, update: Update) -> None:
-        """The optimizer has returned."""
+        """Keep parameters and state after the optimizer has applied its rule."""
         if self._updates is not None:
             self._updates.after(update.optimizer)
 
@@ -144,7 +144,7 @@ class Levels(seams.Levels):
 # `after-state|exp_avg|NAME` after it. Gradients are as the optimizer gets them; where it divides them by a loss scale
 # itself, that is `grad_scale`.
 class UpdateTensors:
-    """Copies to the host before and after the rule; writes one file per optimizer and step.
+    """Copies parameters, gradients and state to the host at updates; writes one file per optimizer and step.
 
     Args:
         folder: of this rank.
@@ -161,7 +161,7 @@ class UpdateTensors:
         self._step = self._number = -1
 
     def before(self, optimizer: Any, gradients: Sequence[tuple[Any, Any]], step: int) -> None:
-        """The rule is about to be applied: gradients are final."""
+        """Copy parameters, gradients and state to the host before the rule is applied; gradients are final."""
         self._held = {}
         self._number = self._number + 1 if step == self._step else 0
         self._step = step
@@ -178,7 +178,7 @@ class UpdateTensors:
                 self._held[f"grad|{name}"] = bits_of(of_gradient[id(parameter)])
 
     def after(self, optimizer: Any) -> None:
-        """It has been applied."""
+        """Copy parameters and state to the host after the rule was applied, and write the file."""
         if not self._held:
             return
         self._hold("after", "after-state", optimizer)

@@ -15,7 +15,7 @@ _NEARLY = 0.99  # gradients that shrank by the scale, less rounding, have it tak
 
 
 class StepScale:
-    """What the scalers told in this step.
+    """What the loss scalers have told in this step.
 
     Attributes:
         value: loss scale; None when there is none.
@@ -32,24 +32,24 @@ class StepScale:
         self._is_unscaled = False
 
     def note(self, scale: Scale) -> None:
-        """A scaler multiplied the loss, or backward was started with a scale."""
+        """Note the scale that a scaler multiplied the loss by, or that backward was started with."""
         self.value = scale.read()
         self.told, self.scaler = (self.value, scale.kind), scale.scaler
         self.in_loss = self.value if scale.in_loss else None
 
     def unscaled(self, scale: Scale) -> None:
-        """A scaler divides the gradients by its scale: the step's is the one that is taken out."""
+        """Note the scale by which a scaler divides the gradients: it counts as the step's."""
         self._is_unscaled = True
         self.value = scale.read()
         self.told, self.scaler = self.told or (self.value, scale.kind), scale.scaler
 
     def carried(self, microbatches: Sequence[GradCall]) -> float:
-        """Scale in gradients as they come out of backward."""
+        """Return the loss scale in gradients as they come out of backward; 1 when there is none."""
         known = [call.scale.read() for call in microbatches if call.scale is not None]
         return (known[-1] if known else 1.0 if self._is_unscaled else self.value) or 1.0
 
     def used(self, optimizer: Any, gradients: Sequence[tuple[Any, Any]]) -> ScaledUpdate | None:
-        """The step's scaler at the update, in the words of every framework; None without one."""
+        """Return the step's scaler at the update, in the words of every framework; None without a scaler."""
         if self.value is None or self.told is None:
             return None
         state = ScalerState(kind=self.told[1], scale=self.value, growth_tracker=_counter(self.scaler))
@@ -62,7 +62,7 @@ class StepScale:
         )
 
     def left_in(self, raw: Check, given: Check, optimizer: Any, microbatches: Sequence[GradCall]) -> float:
-        """Scale in the gradients that an optimizer is given.
+        """Return the loss scale that is left in the gradients that an optimizer is given.
 
         An optimizer may take it out itself (`loss_scale=`). Otherwise, where no scaler was seen to do it, the
         gradients' size tells: what shrank by the whole scale has none left.
@@ -85,12 +85,12 @@ class StepScale:
         return 1.0 if is_taken_out else self.value
 
     def end_step(self) -> None:
-        """The step is over."""
+        """Forget the scale: the step is over."""
         self.value = self.told = self.in_loss = self.scaler = None
         self._is_unscaled = False
 
 
 def _counter(scaler: Any) -> int | None:
-    """Steps without an overflow since the scale last changed."""
+    """Return how many steps without an overflow there were since the scale last changed; None if it is not known."""
     counter: Any = getattr(scaler, "counter", getattr(scaler, "cur_iter", None))
     return int(counter.asnumpy().reshape(-1)[0]) if isinstance(counter, ms.Tensor) and counter.size else None

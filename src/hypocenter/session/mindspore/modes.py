@@ -13,7 +13,7 @@ from hypocenter.tap.mindspore.tape import GradCall
 
 
 class Modes(modes.Modes[Context]):
-    """Looks at the models whose weights gradients were taken for."""
+    """Looks at the mode of the models that gradients of weights were taken for."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -21,7 +21,7 @@ class Modes(modes.Modes[Context]):
         self._owners: dict[tuple[int, int], list[Any]] = {}  # by first weight and number of models
 
     def end_microbatch(self, call: GradCall, gradients: Sequence[Any]) -> None:
-        """Remember the mode."""
+        """Remember which models this micro-batch went through, and in which mode they were."""
         roots = self.context.names.roots()
         key = id(next(iter(call.weights), None)), len(roots)
         if key not in self._owners:
@@ -30,12 +30,12 @@ class Modes(modes.Modes[Context]):
         self._called = [(root, bool(root.training)) for root in self._owners[key]]
 
     def called(self, update: Update) -> Sequence[tuple[Any, bool]]:
-        """In the last micro-batch."""
+        """Return the models of the last micro-batch and whether each was in training mode, and forget them."""
         found, self._called = self._called, []
         return found
 
     def n_modal(self, module: Any) -> int:
-        """Those whose `construct` asks."""
+        """Count the cells that act otherwise in training: their `construct` asks for the mode."""
         return sum(
             "training" in getattr(getattr(type(cell).construct, "__code__", None), "co_names", ())
             and getattr(cell, "p", 1.0) != 0.0
@@ -43,5 +43,5 @@ class Modes(modes.Modes[Context]):
         )
 
     def name_of(self, module: Any) -> str:
-        """A model has none."""
+        """Return "": a model has no name of its own."""
         return ""

@@ -29,7 +29,7 @@ class _Update:
 
 
 class ParameterCheck:
-    """Looks at parameters after updates.
+    """Looks at the parameters after updates.
 
     Attributes:
         poisoned: parameters are not finite: what fails from now on is a consequence.
@@ -42,12 +42,12 @@ class ParameterCheck:
         self._in_graph: _Update | None = None
 
     def after(self, optimizer: Any, step: int, check: Check, healthy_steps: int) -> None:
-        """An update is over. It may still run: its parameters are read when the next step has used them."""
+        """Note an update, which may still run: its parameters are read when the next step has used them."""
         was_fine = check.loss_finite and not check.bad_params
         self._last = _Update(None if optimizer is None else weakref.ref(optimizer), step, was_fine, healthy_steps)
 
     def after_graph(self, optimizer: Any, step: int, check: Check, healthy_steps: int) -> str:
-        """A step that ran as one graph is over: of it nothing but a loss and the parameters can be seen from here.
+        """Look at the parameters after a step that ran as one graph: nothing else but a loss is seen of it.
 
         Args:
             optimizer: in the graph; None: it is not known.
@@ -60,7 +60,7 @@ class ParameterCheck:
         return self.read()
 
     def at_end(self) -> tuple[str, list[Reading]]:
-        """Of steps that ran as graphs all parameters are looked at once more, and what they have come to is told."""
+        """Look once more at all parameters that graphs updated; return an evidence's id and rows of their norms."""
         last = self._in_graph
         if last is None:
             return self.read(), []
@@ -87,14 +87,14 @@ class ParameterCheck:
         )
 
     def _parameters_of(self, update: _Update) -> Sequence[Any]:
-        """Those of the optimizer; where it is not known, those of the models that are."""
+        """Return the optimizer's parameters, or, where it is not known, those of the known models."""
         if update.optimizer is None:
             return [p for _, p in self._context.names.parameters() if p.requires_grad]
         optimizer = update.optimizer()
         return [] if optimizer is None else parameters_of(optimizer)
 
     def read(self) -> str:
-        """What the last update left. Returns the id of the evidence written, or ''."""
+        """Read what the last update left. Returns the id of the evidence written, or ""."""
         last, self._last = self._last, None
         parameters = [] if last is None else self._parameters_of(last)
         if last is None or not parameters:
@@ -131,5 +131,5 @@ class ParameterCheck:
 
 
 def _is_cheap(parameter: Any) -> bool:
-    """Small, or of half precision: those updates do break."""
+    """Return whether a parameter is looked at each time: it is small, or of half precision, whose updates do break."""
     return parameter.itemsize < 4 or parameter.size < LARGE

@@ -13,7 +13,7 @@ _known: list[tuple[int, int]] = []
 
 
 def rank_and_world_size() -> tuple[int, int]:
-    """(global rank, number of ranks); (0, 1) for a program of one process."""
+    """Return (global rank, number of ranks); (0, 1) for a program of one process."""
     if _known:
         return _known[0]
     if _is_initialised():
@@ -28,7 +28,7 @@ def _is_initialised() -> bool:
 
 
 def _of_msrun() -> tuple[int, int] | None:
-    """msrun and rank tables tell through variables of their own."""
+    """Return (rank, number of ranks) from the variables of msrun or of rank tables; None without them."""
     for rank, size in (("RANK_ID", "RANK_SIZE"), ("MS_NODE_ID", "MS_WORKER_NUM")):
         number = os.environ.get(rank, "")
         if number.isdecimal() and os.environ.get(size, "").isdecimal():

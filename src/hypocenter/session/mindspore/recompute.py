@@ -44,7 +44,7 @@ class Recompute(Part):
         self._gaps: list[tuple[str, str, float, float | None, tuple[int, int]]] = []
 
     def attach(self) -> Callable[[], None]:
-        """Nothing is called in a program that recomputes nothing."""
+        """Wrap the cell that recomputes. Nothing is called in a program that recomputes nothing."""
         try:
             from mindspore.common.recompute import _RecomputeCell  # pyright: ignore[reportMissingImports]
         except ImportError:  # another version of MindSpore
@@ -104,7 +104,7 @@ class Recompute(Part):
         self._gaps.append((name, type(net).__name__, gap, gap_in, (len(made), zeros)))
 
     def before_update(self, update: Update) -> None:
-        """Write of the first module in the order of forward; backward has met it last."""
+        """Write the rows of the first wrong module in the order of forward, which backward has met last."""
         gaps, self._gaps, self._forward = self._gaps, [], {}
         self._n_looked += bool(gaps)
         wrong = [gap for gap in gaps if gap[2] > GAP]
@@ -114,14 +114,14 @@ class Recompute(Part):
             self.rows += recompute_rows(name, kind, update.step, gap, gap_in, zeros, order)
 
     def _sample(self, values: Any) -> Array | None:
-        """Of the first tensor of a floating format."""
+        """Return a sample of the first tensor of a floating-point format; None without one."""
         first = next((each for each in tensors(values) if "loat" in str(each.dtype)), None)
         found = None if first is None else self.context.framework.sample(first, ELEMENTS)
         return None if found is None else self.context.framework.wide(found)
 
 
 def _gap(one: Array, other: Array) -> float | None:
-    """Of what is the same size, relative to the first."""
+    """Return the distance of two arrays relative to the first; None where they cannot be compared."""
     size = float(np.linalg.norm(one))
     if one.shape != other.shape or not 0 < size < math.inf:
         return None

@@ -95,7 +95,7 @@ class Session(Listening):
     # life
 
     def attach(self) -> None:
-        """Start listening."""
+        """Start to listen to training."""
         self._undo.append(self.patches.attach())
         # first: what reads a model's call must run inside of what names the model
         self._undo += self.seams.attach()
@@ -107,7 +107,7 @@ class Session(Listening):
         return [each for each in found if each is not None]
 
     def let_go(self, reason: str) -> None:
-        """What was imposed is over."""
+        """End what was imposed: Hypocenter has failed."""
         self.seams.imposing.let_go(reason)
 
     def close(self) -> None:
@@ -128,7 +128,7 @@ class Session(Listening):
 
     @contextlib.contextmanager
     def paused(self) -> Generator[None, None, None]:
-        """Nothing that a replay does may look like training."""
+        """Do not take anything for training in this context: a replay runs in it."""
         taps = (self.grads, self.calls, self.updates, self.scalers, self.clipping)
         was, recording = [tap.paused for tap in taps], self.clock.recording
         for tap in taps:
@@ -146,7 +146,7 @@ class Session(Listening):
 
     @guarded
     def on_root(self, cell: Any) -> None:
-        """A differentiated function is about to call this cell from outside of any other."""
+        """Name a model when a differentiated function calls it from outside of any other cell for the first time."""
         if cell in self._called:
             return
         with self.boundary.timed:
@@ -157,7 +157,7 @@ class Session(Listening):
 
     @guarded
     def begin_call(self, cell: Any) -> None:
-        """A training cell, or a compiled step, is called."""
+        """Begin to listen to the call of a training cell, or of a compiled step."""
         self._is_updated = False
         for model in models_in(cell) or self._mentioned(cell):
             self.on_root(model)
@@ -168,7 +168,7 @@ class Session(Listening):
 
     @guarded
     def end_call(self, cell: Any, outputs: Any, failed: bool) -> None:
-        """It has returned, or raised."""
+        """End the call of a training cell; a step that ran compiled, or was skipped, is written now."""
         self.seams.tell("end_call", cell)
         self.clock.recording = False
         if failed:
@@ -183,7 +183,7 @@ class Session(Listening):
         self._stop_if_asked()
 
     def _mentioned(self, thing: Any) -> list[Any]:
-        """Models of a compiled function, in which calls are not seen; else those that `watch` was given."""
+        """Return the models of a compiled function, in which calls are not seen; else those that are known."""
         return reach.models_in(thing) or self.names.roots()
 
     def _say_compiled(self) -> None:
@@ -196,7 +196,7 @@ class Session(Listening):
 
     @guarded
     def begin_microbatch(self, call: GradCall) -> None:
-        """A differentiated function is about to run forward."""
+        """Begin a micro-batch: a differentiated function is about to run forward."""
         with self.boundary.timed:
             if len(self.tape.microbatches) >= self.boundary.n_usual and not self.calls.is_training and self._is_skip():
                 self.boundary.skipped()
@@ -215,12 +215,12 @@ class Session(Listening):
 
     @guarded
     def forward_done(self, call: GradCall) -> None:
-        """It has."""
+        """Tell observers that the forward of this micro-batch has run."""
         self.seams.tell("forward_done", call)
 
     @guarded
     def end_microbatch(self, call: GradCall, gradients: Sequence[Any]) -> None:
-        """Backward has run."""
+        """Complete a micro-batch: its backward has run."""
         if not call.weights:
             self.tape.drop(call)  # gradients of inputs alone: no training
         with self.boundary.timed:
@@ -235,7 +235,7 @@ class Session(Listening):
             self._stop(f"batch {last}")
 
     def _is_skip(self) -> bool:
-        """Whether gradients of micro-batches that no optimizer was given are not finite: nobody will use them."""
+        """Return whether gradients that no optimizer was given are not finite: then nobody will use them."""
         check = self.boundary.sentinel.of_microbatches(self.tape.microbatches)
         return bool(check.bad_params)
 
@@ -243,34 +243,34 @@ class Session(Listening):
 
     @guarded
     def on_scale(self, scale: Scale) -> None:
-        """A scaler multiplies the loss, or backward starts from a scale."""
+        """Note the loss scale: a scaler multiplies the loss by it, or backward starts from it."""
         if self.grads.current is not None:
             self.grads.current.scale = scale
             self.boundary.scale.note(scale)
 
     @guarded
     def on_unscale(self, scale: Scale) -> None:
-        """A scaler takes it out of gradients."""
+        """Note that a scaler takes the loss scale out of gradients."""
         self.seams.tell("before_unscale", Unscaling(scaler=scale.scaler, optimizer=None, gradients=()))
         self.boundary.scale.unscaled(scale)
 
     @guarded
     def on_adjust(self, scaler: Any, finite: bool) -> None:
-        """A scaler was told how the step went."""
+        """Write a skipped step when a scaler was told that the gradients were not finite."""
         if not finite and self.tape.microbatches:
             self.boundary.skipped()
             self._stop_if_asked()
 
     @guarded
     def before_clip(self, gradients: Sequence[Any]) -> None:
-        """Gradients are about to be clipped."""
+        """Note the norm of gradients that are about to be clipped."""
         with self.boundary.timed:
             self.boundary.clips(gradients)
 
     # updates
 
     def before_update(self, optimizer: Any, gradients: Sequence[Any]) -> Sequence[Any] | None:
-        """An optimizer was called. Returns the gradients that it is to use; None: it must not update."""
+        """Check the gradients of an optimizer's call. Returns those that it is to use; None: it must not update."""
         self._is_updated = True
         answer = self._before_update(optimizer, gradients)
         return gradients if answer is None else answer.gradients
@@ -285,14 +285,14 @@ class Session(Listening):
 
     @guarded
     def after_update(self, optimizer: Any) -> None:
-        """It has returned."""
+        """Complete the step: the optimizer has returned."""
         self.boundary.after(optimizer)
         self._stop_if_asked()
 
     # the end that was asked for
 
     def _stop_if_asked(self) -> None:
-        """After the step that was named: every optimizer that is known has taken it."""
+        """Stop training after the step that `stop_after_step` names, once every known optimizer has taken it."""
         last = self.config.stop_after_step
         if last is not None and self.clock.step > last:
             self._stop(f"step {last}")
@@ -304,14 +304,14 @@ class Session(Listening):
 
 
 class _Answer:
-    """What an optimizer is to use: unlike None, which a guarded method that failed returns."""
+    """What an optimizer is to use. It differs from None, which a guarded method that failed returns."""
 
     def __init__(self, gradients: Sequence[Any] | None) -> None:
         self.gradients = gradients
 
 
 def device() -> tuple[str, str]:
-    """("cpu", ""), ("npu:3", "Ascend910B")."""
+    """Return the device and its name: ("cpu", ""), ("npu:3", "Ascend910B")."""
     target = str(ms.get_context("device_target"))
     if target == "CPU":
         return "cpu", ""
@@ -324,5 +324,5 @@ def device() -> tuple[str, str]:
 
 
 def versions() -> dict[str, str]:
-    """MindSpore's first: it is the framework's name."""
+    """Return versions of packages, MindSpore's first: it is the framework's name."""
     return {"mindspore": str(ms.__version__), "numpy": str(np.__version__)}

@@ -25,7 +25,7 @@ class Relations(Part):
 
     @classmethod
     def is_wanted(cls, config: Config) -> bool:
-        """As for torch."""
+        """Return whether relations are to be looked at, as for torch."""
         return config.looks_at_relations
 
     def __init__(self, context: Context) -> None:
@@ -37,7 +37,7 @@ class Relations(Part):
         self._last_s = 0.0  # and the one before this one
 
     def before_update(self, update: Update) -> None:
-        """The step is complete, and the parameters are still those that it started from."""
+        """Replay a micro-batch with what must not matter changed; parameters are those that the step began with."""
         now, before = time.perf_counter(), self._last_s
         self._last_s = now
         self._first_s = now if self._first_s is None else self._first_s

@@ -44,7 +44,7 @@ class Scaling(ScaleUse[Context]):
         self._updated: weakref.WeakSet[Any] = weakref.WeakSet()  # optimizers that have updated under our eyes
 
     def attach(self) -> Callable[[], None]:
-        """Hear of scalers that are made."""
+        """Watch for loss scalers that are made."""
         for kind in (amp.DynamicLossScaler, amp.StaticLossScaler):
             self.context.patches.wrap(kind, "__init__", self._made)
         return lambda: None
@@ -57,16 +57,16 @@ class Scaling(ScaleUse[Context]):
         return __init__
 
     def before_unscale(self, unscaling: Unscaling) -> None:
-        """A scaler divides gradients."""
+        """Note that a scaler divides gradients."""
         self._is_unscaled = True
 
     def seen_before_clip(self, parameters: Sequence[Any], check: Check) -> None:
-        """Keep what the clip is about to see."""
+        """Keep the norms that a clip is about to see, and whether the loss scale is still in them."""
         is_scaled = any(call.scale is not None for call in self.context.tape.microbatches)
         self.clips.append((dict(check.grad_norms), is_scaled and not self._is_unscaled))
 
     def before_update(self, update: Update) -> None:
-        """Compare the norms of now with those of before."""
+        """Compare the norms of gradients at the update with those that backward left."""
         scaled = update.scaled
         if scaled is None:
             return
@@ -86,7 +86,7 @@ class Scaling(ScaleUse[Context]):
             self.compare(update, scale, self._as_backward_left_them(update))
 
     def after_update(self, update: Update) -> None:
-        """Everything measured belonged to this update."""
+        """Forget what was measured: all of it belonged to this update."""
         self._is_unscaled = False
         self.forget()
         if update.optimizer is not None:
@@ -102,14 +102,14 @@ class Scaling(ScaleUse[Context]):
             return None
 
     def _as_backward_left_them(self, update: Update) -> dict[str, float]:
-        """Of a step of one micro-batch: what several add up to is known only when they are."""
+        """Return the norms that backward left, in a step of one micro-batch; of several the sum is not known yet."""
         if len(update.microbatches) != 1 or not isinstance(update.microbatches[0].norms, Norms):
             return {}
         call = update.microbatches[0]
         return dict(zip(map(self.context.label, call.weights), call.norms.read(), strict=False))
 
     def _look_at_state(self, update: Update, scaled: ScaledUpdate) -> None:
-        """At the first step of a scaler: as new, although the optimizer goes on from a checkpoint?"""
+        """Find out at a scaler's first step if it is new although the optimizer goes on from a checkpoint."""
         scaler, optimizer = scaled.scaler, update.optimizer
         if scaler not in self._first or scaler in self._judged or optimizer is None:
             return
@@ -122,7 +122,7 @@ class Scaling(ScaleUse[Context]):
 
 
 def _is_all_bfloat16(context: Context, update: Update) -> bool:
-    """Whether gradients or parameters are of bfloat16, and nothing is of float16."""
+    """Return whether gradients or parameters are of bfloat16, and nothing is of float16."""
     kinds = {dtype_name(each) for pair in update.gradients for each in pair}
     kinds |= {dtype_name(weight) for call in update.microbatches for weight in call.weights}
     for root in context.names.roots():

@@ -10,12 +10,12 @@ from mindspore.common import api  # pyright: ignore[reportMissingImports]
 
 
 def learning_rate(optimizer: Any) -> float | None:
-    """Of the first parameter group; None if it is nothing that is a number."""
+    """Return the learning rate of the first parameter group; None if it is not a number."""
     return next(iter(learning_rates(optimizer)), None)
 
 
 def learning_rates(optimizer: Any) -> list[float]:
-    """Of each group. A schedule is asked for the step that the optimizer's own counter shows."""
+    """Return the learning rate of each group; a schedule is asked for the step of the optimizer's own counter."""
     groups = getattr(optimizer, "param_groups", None)
     if isinstance(groups, list):  # mindspore.experimental.optim and mint.optim
         return _numbers([group.get("lr") for group in groups if isinstance(group, dict)])
@@ -27,7 +27,7 @@ def learning_rates(optimizer: Any) -> list[float]:
 
 
 def tabled(rate: Any, optimizer: Any) -> float | None:
-    """The rate of this step out of a table of rates by step, or its last one; None when it is no table.
+    """Return this step's rate from a table of rates by step, or the table's last one; None when it is no table.
 
     MindSpore's own operator fails beyond the end of the table, and says so at some later operator.
     """
@@ -42,7 +42,7 @@ def _numbers(values: Any) -> list[float]:
 
 
 def as_number(value: Any) -> float | None:
-    """A number, or a Tensor or Parameter that holds one: 0.01 of a float32 that was made from 0.01."""
+    """Return a number, or the one in a Tensor or Parameter (0.01, where a float32 was made from 0.01); else None."""
     if isinstance(value, (int, float)):
         return None if isinstance(value, bool) else float(value)
     if isinstance(value, ms.Tensor) and value.size == 1:

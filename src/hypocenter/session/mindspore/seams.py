@@ -35,7 +35,7 @@ from hypocenter.tap.mindspore.tape import Tape, Undo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Context(events.Observed):
-    """What every part may use of its session. `clock.recording`: inside training."""
+    """What every part may use of its session. Inside training `clock.recording` is True."""
 
     directory: Path  # of the run
     names: NameMap  # the user's names of cells and parameters
@@ -47,7 +47,7 @@ class Context(events.Observed):
     told: dict[str, str] = field(default_factory=dict[str, str])  # run.json: name -> what was imposed, in words
 
     def __post_init__(self) -> None:
-        """On an accelerator only audits that were asked for: how much memory is free there is not known."""
+        """Audit on an accelerator only what was asked for: how much memory is free there is not known."""
         is_free = ms.get_context("device_target") == "CPU" or self.config.audit != Config().audit
         object.__setattr__(self, "audits", Audits(self.config.audit if is_free else "never"))
 
@@ -73,7 +73,7 @@ class Levels(Part):
     """Which taps are on: rows of modules, parameters, state and tensors (session/mindspore/levels.py)."""
 
     def collect(self, step: int, optimizer: Any, gradients: Sequence[tuple[Any, Any]] = ()) -> list[Reading]:
-        """All rows of the step so far, in execution order.
+        """Return all rows of the step so far, in execution order.
 
         Args:
             optimizer: that is about to update; None when the step is skipped.
@@ -83,7 +83,7 @@ class Levels(Part):
 
     @contextlib.contextmanager
     def paused(self) -> Generator[None, None, None]:
-        """Off while a replay runs."""
+        """Switch the taps off while a replay runs."""
         yield
 
 
@@ -91,13 +91,13 @@ class Imposing(Part):
     """What the program is made to do differently, because it was asked for (session/mindspore/imposed/)."""
 
     def before_first_forward(self, net: Any) -> None:
-        """`net`, a model, is about to run for the first time: after its parameters were made, before any value."""
+        """Hear that a model is about to run for the first time: its parameters exist, but no value was computed yet."""
 
     def before_step(self, optimizer: Any) -> None:
-        """An optimizer was called: what is recorded of its options is to be what was imposed."""
+        """Put in what was imposed on an optimizer that was called, so that its options are recorded as imposed."""
 
     def impose(self, optimizer: Any, parameters: Sequence[Any], gradients: Sequence[Any], step: int) -> Sequence[Any]:
-        """The step is recorded. Returns the gradients that it is to use (the same, when nothing is imposed).
+        """Return the gradients that the step is to use (the same when nothing is imposed); the step is recorded.
 
         Args:
             parameters: of the optimizer, in the order of its gradients.
@@ -106,21 +106,21 @@ class Imposing(Part):
         return gradients
 
     def let_go(self, reason: str) -> None:
-        """Hypocenter switches itself off: what was asked for can no longer be done."""
+        """End the process if something was imposed: Hypocenter switches itself off and can no longer do it."""
 
 
 class Investigator(Part):
     """Replays what failed and writes evidence (replay/mindspore/, wired by session/mindspore/failures.py)."""
 
     def investigate(self, failed: Failed) -> str:
-        """Called before the update of a step that failed. Writes evidence; returns its id, "" when it wrote none.
+        """Write evidence before the update of a step that failed; return its id, "" when none was written.
 
         A step that a loss scaler is about to skip comes here too: whether it is news is for the investigator to tell.
         """
         return ""
 
     def went_well(self, check: Check, step: int, scale: float | None) -> None:
-        """A step whose loss and gradients were finite."""
+        """Hear of a step whose loss and gradients were finite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,7 +141,7 @@ class Graphs(Part):
         return False
 
     def collect(self, step: int, *, scale: float | None, skipped: bool, healthy_steps: int, finding: str) -> GraphStep:
-        """All that was dumped of a step that is over.
+        """Return all that was dumped of a step that is over.
 
         Args:
             finding: id of the evidence that was written of it without the dump; "" when there is none.
@@ -153,7 +153,7 @@ class Graphs(Part):
 
     @contextlib.contextmanager
     def paused(self) -> Generator[None, None, None]:
-        """Nothing is dumped while a replay runs."""
+        """Dump nothing while a replay runs."""
         yield
 
 
@@ -187,17 +187,17 @@ class Seams:
         self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def attach(self) -> list[Undo]:
-        """Attach them all; the undo of each."""
+        """Attach all parts; return the undo of each."""
         return [*(part.attach() for part in self._parts()), self.observers.attach()]
 
     def tell(self, event: str, *args: Any) -> None:
-        """Tell all of them of an event."""
+        """Tell all parts and observers of an event."""
         for part in self._parts():
             getattr(part, event)(*args)
         self.observers.tell(event, *args)
 
     def see_root(self, cell: Any) -> None:
-        """A model is about to run, for the first time."""
+        """Tell all parts of a model that is about to run for the first time."""
         if cell in self._seen:
             return
         self._seen.add(cell)

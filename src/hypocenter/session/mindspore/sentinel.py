@@ -29,7 +29,7 @@ class Sentinel:
         scale: float = 1.0,
         remember: bool = True,
     ) -> Check:
-        """Norms of all gradients together with the losses.
+        """Compute the norms of all gradients together with the losses, and say what is wrong with them.
 
         Args:
             pairs: (parameter, gradient) of the update that is about to happen.
@@ -45,7 +45,7 @@ class Sentinel:
         return check
 
     def of_microbatches(self, microbatches: Sequence[GradCall], scale: float = 1.0) -> Check:
-        """What is known of gradients as they came out of backward, when no optimizer is given any.
+        """Return what is known of gradients as backward left them, when no optimizer is given any.
 
         Of several micro-batches the norms are those of the last one, which holds what is not finite as well as any.
         """
@@ -59,7 +59,7 @@ class Sentinel:
         return check
 
     def readings(self, check: Check, step: int, parameters: Sequence[Any]) -> list[Reading]:
-        """One row per local norm: at this level only the number of elements and the sum of squares are known."""
+        """Return a row for each local norm: only the number of elements and the sum of squares are known."""
         known = {self._names.label(p): p for p in parameters}
         rows: list[Reading] = []
         for name, norm in check.grad_norms.items():
@@ -75,12 +75,12 @@ class Sentinel:
 
 
 def losses(microbatches: Sequence[GradCall]) -> list[float]:
-    """As computed, with the loss scale that is in it: one number for each micro-batch that told one."""
+    """Return one loss for each micro-batch that has one, as computed, with the loss scale that is in it."""
     return [value for call in microbatches if (value := loss_of(call)) is not None]
 
 
 def loss_of(call: GradCall) -> float | None:
-    """On the host. A loss of several elements counts as their sum: that is what its gradient is of."""
+    """Bring a loss to the host. One of several elements counts as their sum, which is what the gradient is of."""
     if call.loss_value is None and call.loss is not None:
         array = call.loss.asnumpy()
         call.loss_value = float(array.astype("float64").sum()) if array.size else None
@@ -89,7 +89,7 @@ def loss_of(call: GradCall) -> float | None:
 
 
 def _known_norms(gradients: Sequence[Any], microbatches: Sequence[GradCall]) -> Norms | None:
-    """Those that were taken when backward ended, if the optimizer is given the very same tensors."""
+    """Return the norms that were taken after backward, if the optimizer is given the same tensors; else None."""
     if len(microbatches) != 1 or not isinstance(microbatches[0].norms, Norms):
         return None
     return microbatches[0].norms if microbatches[0].norms.are_of(gradients) else None

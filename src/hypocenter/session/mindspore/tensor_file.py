@@ -9,7 +9,7 @@ from hypocenter.tap.mindspore.tensors import Bits
 
 
 def write_bits(tensors: Mapping[str, Bits], path: Path, metadata: dict[str, str]) -> None:
-    """Write tensors and text to a file, that appears whole. Raises OSError, HypocenterError."""
+    """Write tensors and text to a file, which appears only when it is complete. Raises OSError, HypocenterError."""
     from hypocenter.compare.weights.writer import write_file
     from hypocenter.session.mindspore.imposed.tensors import OnHost
 

@@ -15,7 +15,7 @@ class Unreplayed(Investigator):
         self._n_written = 0
 
     def investigate(self, failed: Failed) -> str:
-        """The first steps that failed, as they were seen; what a loss scaler skips is its business."""
+        """Write evidence of the first steps that failed, as the check saw them; not of skips by a loss scaler."""
         is_scaled_skip = failed.scale is not None and failed.check.loss_finite
         if self._n_written >= self.context.config.max_replays or is_scaled_skip:
             return ""

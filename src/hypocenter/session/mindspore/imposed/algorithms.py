@@ -15,7 +15,7 @@ from hypocenter.session.imposed.wanted_seed import wanted_seed
 
 
 def begin(config: Config, warn: Any) -> dict[str, str]:
-    """Set the variables that are not set."""
+    """Set the environment variables that are not set, if `--deterministic` was given."""
     if not config.deterministic:
         return {}
     os.environ.update(deterministic.environment(os.environ, wanted_seed(config) or 0))

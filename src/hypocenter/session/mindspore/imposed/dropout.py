@@ -27,7 +27,7 @@ _done: list[bool] = []
 
 
 def construct(self: Any, x: Any) -> Any:
-    """In place of a cell's own: its input as it is."""
+    """Return the input as it is; stands in for a dropout cell's own `construct`."""
     return x
 
 
@@ -40,7 +40,7 @@ def _of_input_ext(input: Any, p: Any = 0.5, training: Any = True, inplace: Any =
 
 
 def begin(config: Config, warn: Any) -> dict[str, str]:
-    """Replace what drops values."""
+    """Replace what drops values at random, if `--no-dropout` was given."""
     if not config.no_dropout:
         return {}
     if not _done:
@@ -71,7 +71,7 @@ def _impose() -> None:
 
 
 def _swap_everywhere(swaps: dict[Any, Any]) -> None:
-    """MindSpore hands the same function out under many names in many of its modules."""
+    """Swap functions in all of MindSpore's modules, where the same function stands under many names."""
     for name, module in list(sys.modules.items()):
         if not name.startswith("mindspore"):
             continue
@@ -82,7 +82,7 @@ def _swap_everywhere(swaps: dict[Any, Any]) -> None:
 
 
 def _without_fused_rate(functions: Any) -> None:
-    """The one attention whose rate is an argument of the operator's call, not of its making. Ascend only."""
+    """Replace the one attention whose rate is given when its operator is called, not when it is made. Ascend only."""
     own = getattr(functions, _FUSED, None)
     if own is None:
         return
@@ -95,7 +95,7 @@ def _without_fused_rate(functions: Any) -> None:
 
 
 def _without_rate(kind: Any, argument: str, at: int, none: float) -> None:
-    """Operators of a class that are made from now on drop nothing."""
+    """Let operators of a class that are made from now on drop nothing."""
     if kind is None:
         return
     own = kind.__init__

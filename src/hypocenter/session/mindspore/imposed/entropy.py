@@ -16,7 +16,7 @@ from hypocenter.session.imposed.wanted_seed import wanted_seed
 
 
 def begin(config: Config, warn: Any) -> dict[str, str]:
-    """Replace the functions."""
+    """Replace the functions that make seeds of their own, if `--deterministic` was given."""
     if not config.deterministic:
         return {}
     seed = wanted_seed(config) or SEED

@@ -17,7 +17,7 @@ from hypocenter.tap.mindspore.names import children, is_optimizer
 
 
 class Fed(nn.Cell):  # pyright: ignore[reportUntypedBaseClass]
-    """Stands where an optimizer stood."""
+    """A cell in the place of an optimizer, which passes gradients to it: the program's, or those it is fed."""
 
     def __init__(self, optimizer: Any) -> None:
         super().__init__(auto_prefix=False)
@@ -26,21 +26,21 @@ class Fed(nn.Cell):  # pyright: ignore[reportUntypedBaseClass]
         self.is_fed = ms.Parameter(ms.Tensor(False), name="hypocenter.is_fed", requires_grad=False)
 
     def construct(self, gradients: Any) -> Any:
-        """Compiled by MindSpore, into the graph of the training cell."""
+        """Update with the gradients that were fed, or with the graph's own; compiled into the training cell."""
         used = ()
         for place in range(len(self.given)):
             used = used + (ops.where(self.is_fed, self.given[place], gradients[place]),)  # noqa: RUF005
         return self.optimizer(used)
 
     def feed(self, gradients: Sequence[Any] | None) -> None:
-        """What the next call is to use; None: its own."""
+        """Set the gradients that the next call is to use; None: its own."""
         put(self.is_fed, ms.Tensor(gradients is not None))
         for parameter, gradient in zip(self.given, gradients or (), strict=False):
             put(parameter, gradient)
 
 
 def put_in_front(cell: Any) -> bool:
-    """Put one in front of each optimizer that a training cell holds. False: it is compiled already."""
+    """Put a Fed in front of each optimizer of a training cell; return False if the cell is compiled already."""
     places = list(_places(cell))
     if places and getattr(cell, "compile_cache", None):
         return False
@@ -50,7 +50,7 @@ def put_in_front(cell: Any) -> bool:
 
 
 def fed_in(cell: Any) -> list[Fed]:
-    """Those of a training cell."""
+    """Return the Feds of a training cell."""
     return [each for _, each in cell.cells_and_names() if isinstance(each, Fed)]
 
 

@@ -32,7 +32,7 @@ class GradientsFrom:
     def in_place_of(
         self, optimizer: Any, parameters: Sequence[Any], gradients: Sequence[Any], step: int
     ) -> Sequence[Any]:
-        """What the optimizer is to use.
+        """Return the gradients that the optimizer is to use: RUN's of this step, or its own if RUN has none.
 
         Raises:
             HypocenterError: a parameter gets none, or one of another shape.

@@ -28,12 +28,12 @@ class Held:
 
     @property
     def wanted(self) -> Wanted:
-        """As what `weights` looks for."""
+        """The Parameter as `weights` looks for it: names, shape and format."""
         return Wanted(names=self.names, shape=tuple(self.parameter.shape), dtype=dtype_name(self.parameter))
 
 
 def held_by(root: Any, names: NameMap, option: str) -> list[Held]:
-    """Every Parameter of a model, once.
+    """Return every Parameter of a model, once.
 
     Args:
         option: that asks, for errors.
@@ -59,7 +59,7 @@ def held_by(root: Any, names: NameMap, option: str) -> list[Held]:
 
 
 def buffers_of(root: Any) -> Iterator[tuple[str, Any]]:
-    """Buffers that belong to a model's state, by name. MindSpore has them from 2.6 on."""
+    """Yield the buffers that belong to a model's state, by name. MindSpore has buffers from 2.6 on."""
     for name, cell in walk(root):
         own = getattr(cell, "_buffers", None)
         left_out = getattr(cell, "_non_persistent_buffers_set", None) or ()
@@ -69,5 +69,5 @@ def buffers_of(root: Any) -> Iterator[tuple[str, Any]]:
 
 
 def heads_of(root: Any) -> dict[str, int]:
-    """Heads and groups, as the model's own configuration says; empty when it says nothing."""
+    """Return heads and groups as the model's own configuration has them; empty when it does not tell."""
     return heads_in(getattr(unwrap(root), "config", None))

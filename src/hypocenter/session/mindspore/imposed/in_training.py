@@ -35,7 +35,7 @@ if TYPE_CHECKING:  # what reads checkpoints and recordings is imported only wher
 
 
 class InTraining(Imposing):
-    """All of it; nothing when nothing is asked for."""
+    """Everything that is imposed while the program trains; does nothing when nothing was asked for."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -47,7 +47,7 @@ class InTraining(Imposing):
         self._n_entered = 0  # optimizers of the compiled step that is under way, or is not recorded yet
 
     def attach(self) -> Undo:
-        """Read what is to be imposed."""
+        """Read what is to be imposed, and refuse what cannot be."""
         config, told = self.context.config, self._tells
         self.context.told.update(begin(config, self.context.warn))
         with or_refused(self.context.directory):
@@ -93,7 +93,7 @@ class InTraining(Imposing):
     # models
 
     def before_first_forward(self, net: Any) -> None:
-        """A model is about to run in training."""
+        """Put initial weights in, or save them: a model is about to run in training."""
         if (self._weights is None and self._saved is None) or id(net) in self._seen:
             return
         self._seen.add(id(net))
@@ -104,12 +104,12 @@ class InTraining(Imposing):
                 self._saved.before_first_forward(net)
 
     def begin_microbatch(self, call: GradCall) -> None:
-        """A compiled function is asked for its models beforehand: it runs forward and backward in one."""
+        """Check that no weights are left over, before a compiled function, which runs forward and backward in one."""
         if not call.has_value:
             self._check_left_over()
 
     def forward_done(self, call: GradCall) -> None:
-        """A micro-batch has gone through all models that it goes through."""
+        """Check that no weights are left over: a micro-batch has gone through all of its models."""
         self._check_left_over()
 
     def _check_left_over(self) -> None:
@@ -118,7 +118,7 @@ class InTraining(Imposing):
                 self._weights.nothing_is_left()
 
     def _weights_are_in(self) -> None:
-        """Before the first update: in a compiled function the model may be reached in a way that nobody sees."""
+        """Refuse to update if no model was given its weights: in a compiled function nobody may have seen one."""
         if self._weights is not None and not self._seen:
             with or_refused(self.context.directory):
                 raise ImposeError(
@@ -130,7 +130,7 @@ class InTraining(Imposing):
     # updates that Python sees
 
     def before_step(self, optimizer: Any) -> None:
-        """An optimizer was called."""
+        """Impose the learning rate on an optimizer that was called, after a check that the weights are in."""
         self._weights_are_in()
         if self._saved is not None:
             self._saved.before_update()
@@ -139,7 +139,7 @@ class InTraining(Imposing):
                 self._rate.enter(optimizer)
 
     def impose(self, optimizer: Any, parameters: Sequence[Any], gradients: Sequence[Any], step: int) -> Sequence[Any]:
-        """The step is recorded."""
+        """Return the recorded gradients in place of the program's, if they were asked for; the step is recorded."""
         if self._gradients is None:
             return gradients
         with or_refused(self.context.directory):
@@ -147,14 +147,14 @@ class InTraining(Imposing):
         return gradients
 
     def after_update(self, update: Update) -> None:
-        """It has returned, or was refused."""
+        """Put the program's own learning rate back: the optimizer has returned, or was refused."""
         if self._rate is not None:
             self._rate.leave()
 
     # steps that are compiled as a whole
 
     def begin_call(self, cell: Any) -> None:
-        """A training cell, or a compiled function that updates, is called from outside."""
+        """Impose rates and gradients on a training cell or compiled function: it is called from outside."""
         self._leave_compiled()
         if isinstance(cell, nn.Cell) and ms.get_context("mode") != ms.GRAPH_MODE:
             return
@@ -181,12 +181,12 @@ class InTraining(Imposing):
             fed.feed(None if used is own else used)
 
     def end_call(self, cell: Any) -> None:
-        """It has returned."""
+        """Save no more weights: the training cell has returned."""
         if self._saved is not None and self._n_entered:
             self._saved.before_update()
 
     def end_step(self, step: int) -> None:
-        """The step is recorded: rates are the program's again."""
+        """Put the program's own rates back: the step is recorded."""
         self._leave_compiled()
 
     def _leave_compiled(self) -> None:
@@ -195,7 +195,7 @@ class InTraining(Imposing):
             self._rate.leave()
 
     def let_go(self, reason: str) -> None:
-        """Hypocenter switches itself off."""
+        """End the process if something was imposed: Hypocenter switches itself off and can no longer do it."""
         if changes_training(self.context.config):
             refuse_now(self.context.directory, reason)
 
@@ -204,7 +204,7 @@ class InTraining(Imposing):
 
 
 def _changed(config: Config, warn: Callable[[str], None]) -> dict[str, str]:
-    """What a twin changes inside of the process.
+    """Make the changes that a twin makes inside of the process.
 
     Raises:
         ImposeError: it can be made of PyTorch only.

@@ -29,7 +29,7 @@ class InitialWeights:
         self._loaded: set[int] = set()  # Parameters
 
     def before_first_forward(self, root: Any) -> None:
-        """A model is about to run for the first time.
+        """Give the parameters of a model their values: it is about to run for the first time.
 
         Raises:
             HypocenterError: not every parameter of it can be given a value.
@@ -53,7 +53,7 @@ class InitialWeights:
         weights.say(given, [one.wanted for one in wanted], masters.refresh())
 
     def nothing_is_left(self) -> None:
-        """A micro-batch has run forward: all models that it goes through have been called.
+        """Check that no weights are left over: a micro-batch has run forward through all of its models.
 
         Raises:
             CheckpointError: weights are left over.
@@ -61,7 +61,7 @@ class InitialWeights:
         self._weights.nothing_is_left()
 
     def _has(self, one: Held) -> bool:
-        """Whether the checkpoint has statistics under any name: a file of parameters alone has none."""
+        """Return whether the checkpoint has such statistics under any name: a file of parameters alone has none."""
         own = {one.names[0].rpartition(".")[2], "running_mean", "running_var"}
         return any(name.rpartition(".")[2] in own for name in self._weights.source.tensors)
 
@@ -69,7 +69,7 @@ class InitialWeights:
 # They are known by their values: a Parameter of an optimizer's that belongs to no model, has the shape of a parameter
 # in half precision and, cast to its format, the very same values.
 class MasterCopies:
-    """To be made before the parameters change: finds the copies. Nothing in a model without half precision.
+    """Copies of the parameters that optimizers hold in float32; none in a model without half precision.
 
     Args:
         parameters: of the model.
@@ -82,7 +82,7 @@ class MasterCopies:
             self._find(half, {id(parameter) for parameter in parameters})
 
     def refresh(self) -> int:
-        """Make them again from the parameters as they are now; how many."""
+        """Make the copies again from the parameters as they are now, and return how many there are."""
         for copy, parameter in self._pairs:
             put(copy, parameter.astype(ms.float32))
         return len(self._pairs)

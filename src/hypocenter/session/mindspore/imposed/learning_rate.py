@@ -31,12 +31,12 @@ class Constant(LearningRateSchedule):  # pyright: ignore[reportUntypedBaseClass]
         self.rate = ms.Tensor(rate, ms.float32)
 
     def construct(self, global_step: Any) -> Any:
-        """The rate."""
+        """Return the rate, whatever the step."""
         return self.rate * 1.0
 
 
 class LearningRate:
-    """Put in before an optimizer works (`enter`), out after it (`leave`); calls may be nested.
+    """Puts the rate in before an optimizer works (`enter`) and takes it out after it (`leave`); may be nested.
 
     Args:
         rate: to be imposed.
@@ -50,7 +50,7 @@ class LearningRate:
         self._replaced: set[int] = set()  # optimizers whose schedule is ours
 
     def enter(self, optimizer: Any) -> None:
-        """This optimizer is about to work.
+        """Put the rate into an optimizer that is about to work.
 
         Raises:
             ImposeError: it has no rate that could be imposed.
@@ -64,7 +64,7 @@ class LearningRate:
                 self._keep(parameter)
 
     def leave(self) -> None:
-        """It has worked, or was skipped."""
+        """Put the program's own rates back: the optimizer has worked, or was skipped."""
         self._depth = max(0, self._depth - 1)
         if self._depth:
             return
@@ -83,7 +83,7 @@ class LearningRate:
         put(parameter, ms.ops.full_like(parameter, self._rate))
 
     def _rates(self, optimizer: Any) -> Iterator[Any]:
-        """Parameters that hold its rates. Other kinds are replaced here."""
+        """Yield the Parameters that hold the optimizer's rates; rates of other kinds are replaced here."""
         groups = getattr(optimizer, "param_groups", None)
         if isinstance(groups, list):
             yield from self._of_groups(optimizer, groups)
@@ -127,7 +127,7 @@ def _is_several(rate: Any) -> bool:
 
 
 def _all(optimizer: Any) -> Iterator[Any]:
-    """The optimizer, or those that it wraps: LARS and gradient accumulation hold another one."""
+    """Yield the optimizer, or those that it wraps: LARS and gradient accumulation hold another one."""
     inner = [cell for cell in children(optimizer).values() if cell is not None and is_optimizer(cell)]
     if not inner:
         yield optimizer

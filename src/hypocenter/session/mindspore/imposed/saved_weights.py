@@ -36,7 +36,7 @@ class SavedWeights:
         self._is_over = False
 
     def before_first_forward(self, root: Any) -> None:
-        """A model is about to run for the first time.
+        """Save the weights of a model: it is about to run for the first time.
 
         Raises:
             ImposeError: MindSpore splits its parameters over devices, or the file cannot be written.
@@ -58,7 +58,7 @@ class SavedWeights:
         self._write()
 
     def before_update(self) -> None:
-        """Parameters are about to change."""
+        """Save nothing more: the parameters are about to change."""
         self._is_over, self._held = True, {}
 
     def _write(self) -> None:

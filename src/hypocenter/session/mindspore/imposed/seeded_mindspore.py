@@ -9,7 +9,7 @@ from hypocenter.session.mindspore.imposed.seeds import set_all
 
 
 def begin(config: Config, warn: Warn) -> None:
-    """Called when MindSpore is there."""
+    """Seed MindSpore and impose what belongs to it; called when MindSpore is imported."""
     set_all(config.seed or 0, is_deterministic=config.deterministic)
     for impose in (algorithms.begin, entropy.begin, dropout.begin):
         impose(config, warn)

@@ -21,19 +21,19 @@ class OnHost(Tensor):
     bits: NDArray[Any]
 
     def read(self, box: Box) -> NDArray[Any]:
-        """The bits of a box."""
+        """Return the bits of a box of the tensor."""
         return self.bits[tuple(slice(start, stop) for start, stop in box)]
 
 
 def copied(tensor: Any) -> OnHost:
-    """A copy of a MindSpore tensor on the host."""
+    """Copy a MindSpore tensor to the host."""
     array = tensor.asnumpy()
     bits = array.view(np.uint16) if array.dtype.name == "bfloat16" else array
     return OnHost(shape=tuple(tensor.shape), dtype=dtype_name(tensor), bits=np.array(bits, order="C"))
 
 
 def as_mindspore(view: Tensor, dtype: str) -> Any:
-    """A stored tensor in a format of MindSpore's, rounded to nearest where that is shorter."""
+    """Make a stored tensor one of MindSpore's in this format, rounded to nearest where the format is shorter."""
     bits = np.ascontiguousarray(view.read(whole(view.shape))).reshape(view.shape)
     if is_floating(view.dtype) and is_floating(dtype):
         bits = cast(bits, view.dtype, dtype)
@@ -45,7 +45,7 @@ def as_mindspore(view: Tensor, dtype: str) -> Any:
 
 
 def put(parameter: Any, tensor: Any) -> None:
-    """Give a Parameter these values, where they lie: a graph that is compiled already reads them there."""
+    """Give a Parameter these values in its own memory, where a graph that is compiled already reads them."""
     if getattr(parameter, "has_init", False):
         parameter.init_data()
     with ms._no_grad():

@@ -8,6 +8,6 @@ import mindspore as ms  # pyright: ignore[reportMissingImports]
 
 
 def begin(value: str, note: Callable[[str], None]) -> None:
-    """Set it."""
+    """Set the number of threads."""
     ms.set_context(runtime_num_threads=int(value))
     note(f"{value} threads")
