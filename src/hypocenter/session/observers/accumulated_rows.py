@@ -16,7 +16,7 @@ Order = Callable[[], int]
 def addition_rows(
     name: str, dtype: str, shape: tuple[int, ...], numbers: Sequence[float], *, n_added: int, step: int, order: Order
 ) -> list[Reading]:
-    """Of the accumulator whose turn it was; none where something else writes into it between micro-batches.
+    """Return rows of the accumulator that was followed; none if something else writes to it between micro-batches.
 
     Args:
         numbers: as `Additions.numbers` gives them, on the host.
@@ -39,7 +39,7 @@ def addition_rows(
 def not_added_rows(
     pairs: Sequence[tuple[str, int, int]], step: int, microbatch: int, order: Order
 ) -> list[Reading]:  # fmt: skip
-    """Of a micro-batch whose gradient is not in what was accumulated; none where it is.
+    """Return rows of a micro-batch whose gradient is not in what was accumulated; none where it is.
 
     Args:
         pairs: (parameter, elements that were to change, those that did not) of all that were looked at.
@@ -56,7 +56,7 @@ def not_added_rows(
 def recompute_rows(
     name: str, kind: str, step: int, gap: float, gap_in: float | None, zeros: tuple[int, int], order: Order
 ) -> list[Reading]:  # fmt: skip
-    """Of the first module whose recomputed output is another.
+    """Return rows of the first module whose recomputed output is another.
 
     Args:
         kind: its class.

@@ -65,7 +65,7 @@ class Accumulation(Observer):
         self._deferred = Deferred(context.ride)
 
     def attach(self) -> Callable[[], None]:
-        """The undo takes off a hook that is on."""
+        """Return the undo, which takes off a hook that is on."""
         return self._let_go
 
     def _let_go(self) -> None:
@@ -74,7 +74,7 @@ class Accumulation(Observer):
         self._sums = None
 
     def before_update(self, update: Update) -> None:
-        """The sums of this step are complete."""
+        """Read the sums of the parameter that was followed: those of this step are complete."""
         if self._deferred.waiting:
             self._deferred.read()
         sums = self._sums

@@ -25,7 +25,7 @@ class Additions:
         self.n_added = 0
 
     def add(self, gradient: Array, present: Array | None) -> None:
-        """One more gradient.
+        """Add one more gradient.
 
         Args:
             present: what the program's own accumulator holds before it; None: nothing, or it is not seen.
@@ -50,7 +50,7 @@ class Additions:
         return self._exact
 
     def numbers(self) -> Array | None:
-        """Counts, then the products <own, exact> and <exact, exact>; None when nothing was added up."""
+        """Return three counts, then the products <own, exact> and <exact, exact>; None when nothing was added up."""
         if self.own is None or self._exact is None or self._counts is None:
             return None
         xp, own = self._framework.xp, self._framework.wide(self.own)

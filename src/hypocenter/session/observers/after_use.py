@@ -35,7 +35,7 @@ class _Used:
 
 
 class AfterUse(Observer):
-    """Writes a row when a gradient is another one after an update than in it, update after update, and used by none."""
+    """Writes a row when gradients are changed after each of several updates, and then used by none."""
 
     until = LAST + IN_A_ROW
 
@@ -45,7 +45,7 @@ class AfterUse(Observer):
         self._n_changed = 0
 
     def after_update(self, update: Update) -> None:
-        """Keep the smallest gradient for a moment."""
+        """Keep the smallest gradient until the next backward, with its value as the update found it."""
         self._used = None
         if update.step > LAST or update.skipped or update.scaled is not None:
             return
@@ -56,11 +56,11 @@ class AfterUse(Observer):
             self._used = _Used(parameter, gradient, gradient.detach().clone())
 
     def before_clip(self, parameters: Sequence[Tensor], max_norm: float) -> None:
-        """A clip after the update is told of by itself (HC238)."""
+        """Forget the gradient: a clip after the update is told of by itself (HC238)."""
         self._used = None
 
     def before_backward(self, roots: Sequence[Tensor]) -> None:
-        """By now a program has thrown it away, or goes on adding to it."""
+        """Find out if the gradient was changed after the update: by now the program has dropped it, or adds to it."""
         used, self._used = self._used, None
         if used is None or used.parameter.grad is used.gradient or reuses_memory():
             return

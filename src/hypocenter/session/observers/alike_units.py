@@ -22,7 +22,7 @@ class AlikeUnits(Observer):
         self._told: list[str] = []
 
     def before_update(self, update: Update) -> None:
-        """Compare rows of weights whose first rows look alike."""
+        """Compare the rows of weights at two early steps, and those of their gradients."""
         if update.step not in AT or update.scaled is not None:
             return
         pairs = [(p, g) for p, g in update.gradients if p.dim() > 1 and len(p) > 1]
@@ -33,7 +33,7 @@ class AlikeUnits(Observer):
         self._tell(found, update.step)
 
     def _ask(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> None:
-        """Of what is on devices the answer comes with the next check of gradients."""
+        """Ask of weights on devices: the answer comes with the next check of gradients."""
         by_device: dict[torch.device, list[tuple[str, Tensor]]] = {}
         for p, g in pairs:
             answer = _alike(p, g)
@@ -64,7 +64,7 @@ def _are_alike(parameter: Tensor, gradient: Tensor) -> bool:
 
 
 def _alike(parameter: Tensor, gradient: Tensor) -> Tensor | None:
-    """A bool on their device; None: not all of them is here."""
+    """Return a bool on the parameter's device, whether rows are alike; None if not all of them are on this rank."""
     weight, slope = local(parameter), local(gradient)
     if weight is None or slope is None or weight.shape != parameter.shape or slope.shape != weight.shape:
         return None

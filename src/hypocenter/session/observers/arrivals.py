@@ -51,7 +51,7 @@ class _Watch:
         self._handle.remove()
 
     def numbers(self) -> Tensor | None:
-        """Elements that the gradient was to change, and how many of them it did not; None where that cannot be told."""
+        """Return how many elements the gradient was to change and how many it did not; None where it cannot be told."""
         after = _accumulated(self.parameter)
         if self.handed is None or after is None or after.shape != self.before.shape or _adds_itself(self.parameter):
             return None
@@ -82,7 +82,7 @@ class Arrivals(Observer):
         self._deferred = Deferred(context.ride)
 
     def attach(self) -> Callable[[], None]:
-        """The undo takes off hooks that are on."""
+        """Return the undo, which takes off hooks that are on."""
         return self._let_go
 
     def _let_go(self) -> None:
@@ -91,7 +91,7 @@ class Arrivals(Observer):
         self._watches = []
 
     def before_backward(self, roots: Sequence[Tensor]) -> None:
-        """A micro-batch that is not the first: what has been accumulated so far?"""
+        """Sample what was accumulated so far, before the backward of a micro-batch that is not the first."""
         self._let_go()
         clock = self.context.clock
         if not 1 <= clock.microbatch <= LAST or not (self._n_looked < DENSE or self._due(clock.step)):
@@ -113,7 +113,7 @@ class Arrivals(Observer):
         return able[self.context.clock.step % stride :: stride]
 
     def after_backward(self) -> None:
-        """Has it grown?"""
+        """Find out if what was accumulated has changed: backward is over."""
         watches = self._watches
         self._let_go()
         if not watches:
@@ -133,7 +133,7 @@ class Arrivals(Observer):
         self._deferred.add(torch.cat([n.to(device) for _, n in counted]), read)
 
     def before_update(self, update: Update) -> None:
-        """What was on its way to the host has arrived."""
+        """Read the counts that were on their way to the host."""
         if self._deferred.waiting:
             self._deferred.read()
 
@@ -144,7 +144,7 @@ class Arrivals(Observer):
 
 
 def _accumulated(parameter: Tensor) -> Tensor | None:
-    """A sample of what a parameter has accumulated: Megatron's `main_grad` where there is one."""
+    """Return a sample of what a parameter has accumulated (Megatron's `main_grad` where there is one), or None."""
     main = getattr(parameter, "main_grad", None)
     held = main if isinstance(main, Tensor) else parameter.grad
     if held is None or held.layout != torch.strided or hasattr(held, "to_local") or held.shape != parameter.shape:
@@ -153,5 +153,5 @@ def _accumulated(parameter: Tensor) -> Tensor | None:
 
 
 def _adds_itself(parameter: Tensor) -> bool:
-    """Whether a fused kernel adds to `main_grad`, so that what autograd hands over is a dummy."""
+    """Return whether a fused kernel adds to `main_grad`, so that what autograd hands over is a dummy."""
     return bool(getattr(parameter, "grad_added_to_main_grad", False))

@@ -37,12 +37,12 @@ class Autocast(Observer):
         self._n_scaled = 0
 
     def before_backward(self, roots: Sequence[torch.Tensor]) -> None:
-        """Is autocast on?"""
+        """Remember under which autocast backward was called, if autocast is on."""
         if self._n_backward_replays < MAX_REPLAYS and torch._C._is_any_autocast_enabled():
             self._around_backward = capture_ambient()
 
     def before_update(self, update: Update) -> None:
-        """Measure what was seen; the parameters are still those that the step began with."""
+        """Measure what was seen, while the parameters are still those that the step began with."""
         if self._around_backward is not None and update.check.loss_finite:
             self._backward_inside(update, self._around_backward)
         if self._n_stale_replays < MAX_REPLAYS and torch._C._is_any_autocast_enabled():
@@ -53,7 +53,7 @@ class Autocast(Observer):
             self._n_scaled += 1
 
     def after_update(self, update: Update) -> None:
-        """The next backward is looked at anew."""
+        """Forget what was seen around this step's backward."""
         self._around_backward = None
 
     def _backward_inside(self, update: Update, around: Ambient) -> None:
@@ -87,7 +87,7 @@ class Autocast(Observer):
         return self.context.label(parameter), error
 
     def _update_inside(self, update: Update) -> None:
-        """An optimizer updates inside autocast: are its new weights used, or old casts of them from the cache?"""
+        """Find out if old casts of the weights from the cache are used after an update inside autocast."""
         last = update.microbatches[-1] if update.microbatches else None
         if last is None or not torch.is_autocast_cache_enabled() or not self._may_replay(update):
             return
@@ -105,7 +105,7 @@ class Autocast(Observer):
         self._note(update, misuse.STALE, error)
 
     def _replay(self, microbatch: Microbatch, parameters: Sequence[torch.Tensor], around: Ambient) -> Replayed | None:
-        """Without reading or filling the program's own cache of cast weights, inside which this may run."""
+        """Replay a micro-batch without reading or filling the program's own cache of cast weights; None if it fails."""
         if self.context.replayer.why_not(microbatch):
             return None
         around = replace(around, cache_enabled=False)
@@ -133,7 +133,7 @@ class Autocast(Observer):
 
 @contextlib.contextmanager
 def _cache_off(tape: Tape, microbatch: Microbatch) -> Generator[None, None, None]:
-    """The events of a micro-batch as if autocast kept no cast weights: every call casts them anew, and keeps none."""
+    """Let the events of a micro-batch cast weights anew at every call in this context, and keep no casts."""
     events = [event for _, event in tape.slice(microbatch)]
     before = [event.ambient for event in events]
     try:

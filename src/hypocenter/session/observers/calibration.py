@@ -43,11 +43,11 @@ _SEED = 0x5EED  # any number: of the generators of the noise, which nobody else 
 
 
 class Calibration(Observer):
-    """Writes the rows of perturbed replays."""
+    """Writes the rows of replays in which every sum is off by a rounding."""
 
     @classmethod
     def is_wanted(cls, config: Config) -> bool:
-        """Some steps are to be calibrated."""
+        """Return whether some steps are to be calibrated."""
         return config.calibrate != "never"
 
     def __init__(self, context: Context) -> None:
@@ -64,11 +64,11 @@ class Calibration(Observer):
         self._has_calls = False
 
     def seen_before_clip(self, parameters: Sequence[Tensor], check: Check) -> None:
-        """The norm that is recorded is the one before clipping."""
+        """Keep the gradient norm from before clipping, as that is the one that is recorded."""
         self._norm_before_clip = check.total_norm
 
     def before_update(self, update: Update) -> None:
-        """The step is complete, and the parameters are still those that it started from."""
+        """Replay a due step before its update, while the parameters are still those that it started from."""
         norm, self._norm_before_clip = self._norm_before_clip, None
         self.rows += [row for row in self._later if row.step == update.step]
         self._later = [row for row in self._later if row.step > update.step]
@@ -84,14 +84,14 @@ class Calibration(Observer):
             self.context.warn(f"no noise floor was measured at step {update.step}: {why}")
 
     def after_update(self, update: Update) -> None:
-        """One that was skipped made no parameters."""
+        """Let all samples go on with the run, or stay where they are if the run has skipped its update."""
         for trajectory in self._trajectories:
             trajectory.stay() if update.skipped else trajectory.go_on()
         if update.skipped:
             self._later.clear()
 
     def at_end(self) -> None:
-        """Nothing is held any more."""
+        """Drop the copies of all samples."""
         self._come_back()
 
     def _come_back(self) -> None:
@@ -120,7 +120,7 @@ class Calibration(Observer):
             gradients.forget()
 
     def _again(self, microbatch: Microbatch, parameters: Sequence[Tensor]) -> Replayed:
-        """As it was. The first time the operators that each module calls are noted among the facts."""
+        """Replay a micro-batch as it was; the first time note the operators that each module calls among the facts."""
         context = self.context
         if self._has_calls or context.directory is None:
             return context.replayer.run(microbatch, parameters)
@@ -205,7 +205,7 @@ def _marked(row: Reading, sample: int) -> Reading:
 
 
 def must_repeat(microbatch: Microbatch, replayed: Replayed) -> float:
-    """How far a replay's losses are from those of the run, at most, relative.
+    """Return how far a replay's losses are from those of the run: the largest relative difference.
 
     Raises:
         UnlikeTheRun, ReplayImpossible: it is no replay of it.
@@ -227,21 +227,21 @@ def must_repeat(microbatch: Microbatch, replayed: Replayed) -> float:
 # parameters when the next step is replayed.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Shadow:
-    """A parameter of the run, and what it is in the sample."""
+    """A parameter of the run, and its values and state in the sample."""
 
     parameter: Tensor
     values: Tensor
     state: dict[str, Any]
 
     def tensors(self) -> Iterator[Tensor]:
-        """All that it holds."""
+        """Yield the values and all tensors of the state."""
         yield self.values
         for _, value in flatten(self.state, ""):
             yield value
 
 
 class Trajectory:
-    """The parameters of one sample. As the run's own until the first update."""
+    """The parameters of one sample. They are the run's own until the first update."""
 
     def __init__(self) -> None:
         self._shadows: dict[int, Shadow] = {}
@@ -249,13 +249,13 @@ class Trajectory:
 
     @property
     def n_bytes(self) -> int:
-        """What all its copies occupy, those of the step to come included."""
+        """What all its copies occupy in bytes, those of the step to come included."""
         shadows = (self._shadows | self._next).values()
         return sum(t.numel() * t.element_size() for shadow in shadows for t in shadow.tensors())
 
     @contextlib.contextmanager
     def in_place(self) -> Generator[None, None, None]:
-        """The run's parameters hold the sample's values inside this block, and their own storage again after it."""
+        """Let the run's parameters hold the sample's values inside this block, and their own storage again after it."""
         own: list[tuple[Tensor, Tensor]] = []
         try:
             for shadow in self._shadows.values():
@@ -267,26 +267,26 @@ class Trajectory:
                 parameter.data = data
 
     def update(self, optimizer: Any, gradients: Iterable[tuple[Tensor, Tensor]]) -> list[Shadow]:
-        """What an update with these gradients makes of the sample. It counts once `go_on` is called."""
+        """Return the sample's parameters after an update with these gradients. It counts once `go_on` is called."""
         self._next = {id(s.parameter): s for s in updated(optimizer, gradients, self._shadows)}
         return list(self._next.values())
 
     def go_on(self) -> None:
-        """The run has updated."""
+        """Keep the sample's update: the run has updated."""
         self._shadows |= self._next
         self._next = {}
 
     def stay(self) -> None:
-        """The run has skipped its update."""
+        """Drop the sample's update: the run has skipped its own."""
         self._next = {}
 
     def come_back(self) -> None:
-        """To where the run is: steps in between were not seen."""
+        """Set the sample back to the run's parameters: steps in between were not seen."""
         self._shadows, self._next = {}, {}
 
 
 def updated(optimizer: Any, gradients: Iterable[tuple[Tensor, Tensor]], shadows: dict[int, Shadow]) -> Iterator[Shadow]:
-    """Parameters after an update with other gradients, one by one; the optimizer and its parameters are left alone.
+    """Yield parameters after an update with other gradients, one by one; optimizer and parameters stay as they are.
 
     Only for optimizers that torch itself defines: the rule is called on a copy of the optimizer that holds a copy of
     one parameter and of its state, and none of the user's hooks. Nothing for others, nor for LBFGS, whose parameters

@@ -23,7 +23,7 @@ LOOKED = 4  # first updates that clip; what is so at each of them is told
 
 @dataclass(slots=True)
 class _Seen:
-    """Of one optimizer, at its updates so far."""
+    """What the clips of one optimizer did at its updates so far."""
 
     n_in_vain: int = 0  # with a clip that came after the update before, and none after backward
     n_of_nothing: int = 0  # with clips that were given no gradient at all
@@ -54,7 +54,7 @@ class ClipCalls(Observer[Observed]):
         context.by_hand.append(self._adds_over_ranks)
 
     def before_clip(self, parameters: Sequence[Any], max_norm: float) -> None:
-        """Who clips to infinity measures."""
+        """Note which gradients are clipped, and when. A clip to infinity only measures, so it does not count."""
         if math.isfinite(max_norm):
             (self._timely if self.context.tape.microbatches else self._late).append(parameters)
             self._is_of_some = self._is_of_some or any(p.grad is not None for p in parameters)
@@ -65,11 +65,11 @@ class ClipCalls(Observer[Observed]):
                 self._clipped = [(p, p.grad, v) for p, v in zip(with_gradients, versions, strict=True)]
 
     def seen_before_clip(self, parameters: Sequence[Any], check: Check) -> None:
-        """Does it act?"""
+        """Note whether the clip acts: whether the norm is larger than its limit."""
         self._has_acted = self._has_acted or check.total_norm > self._max_norm
 
     def before_backward(self, roots: Sequence[Any]) -> None:
-        """Is it added to what was clipped?"""
+        """Note whether this backward adds to gradients that were clipped already."""
         if not self._is_looking or (frame := user_frame(sys._getframe(1))) is None:
             return
         line, clipped = (frame.f_code.co_filename, frame.f_lineno), self._clipped
@@ -84,11 +84,11 @@ class ClipCalls(Observer[Observed]):
         self._lines.add(line)
 
     def _adds_over_ranks(self) -> None:
-        """The program is about to add the gradients of other ranks to its own."""
+        """Note whether gradients were clipped before the program adds those of other ranks to its own."""
         self._is_before_ranks = self._is_before_ranks or bool(self._timely)
 
     def before_update(self, update: Update) -> None:
-        """Gradients are final."""
+        """Compare what was clipped with the final gradients, and write a row after the first updates."""
         timely, late = self._timely, self._late
         if not (timely or late) or not update.parameters or not update.microbatches:
             return
@@ -131,7 +131,7 @@ class ClipCalls(Observer[Observed]):
         self.rows.append(number_row(site, port, update.step, order, len(left_out), module=of, call=n))
 
     def after_update(self, update: Update) -> None:
-        """What is clipped from here on is for the next, or too late."""
+        """Forget this step's clips: what is clipped from here on is for the next update, or too late."""
         self._timely, self._late, self._is_of_some = [], [], False
         self._clipped, self._is_early, self._is_before_ranks, self._has_acted = [], False, False, False
         self._lines.clear()

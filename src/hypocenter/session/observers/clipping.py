@@ -25,7 +25,7 @@ SPREAD_LOW = 1e-2  # with gradients in a half-precision format, whose rounding i
 
 
 class Clipping(Observer):
-    """Writes clip_coef. Off in a process that is alone."""
+    """Writes clip_coef, the common ratio of gradient norms after and before clipping. Off in a job of one process."""
 
     needs = "ranks"
 
@@ -40,7 +40,7 @@ class Clipping(Observer):
         return self.context.config.replicas != "never" and self.context.rank()[1] > 1
 
     def after_backward(self) -> None:
-        """Take the norms on schedule; they are read at the update."""
+        """Take the norms of gradients at steps of the schedule; they are read at the update."""
         if not self._is_on() or not self._is_due(self.context.clock.step):
             return
         named = [
@@ -57,13 +57,13 @@ class Clipping(Observer):
             self.context.ride(torch.stack(found), host.extend)
 
     def seen_before_clip(self, parameters: Sequence[Tensor], check: Check) -> None:
-        """Torch's own clipping: the norms before it."""
+        """Keep the norms that torch's own clipping sees."""
         if self._is_on():
             for name, norm in check.grad_norms.items():  # of several calls the first has seen a gradient unclipped
                 self._before_clip.setdefault(name, norm)
 
     def before_update(self, update: Update) -> None:
-        """Compare."""
+        """Compare the norms at the update with those before clipping, and write the coefficient."""
         before, self._before_clip = self._before_clip, {}
         started, self._after_backward = self._after_backward, []
         if not self._is_on() or not isinstance(update.optimizer, torch.optim.Optimizer):
@@ -82,7 +82,7 @@ class Clipping(Observer):
 
 
 def _common_ratio(before: Mapping[str, float], after: Mapping[str, float], spread: float) -> float | None:
-    """The ratio of norms that all parameters share; None when they do not, or nothing is known."""
+    """Return the ratio of norms that all parameters share; None when they do not, or nothing is known."""
     pairs = [(before[name], norm) for name, norm in after.items() if before.get(name)]
     ratios = sorted(b / a for a, b in pairs if math.isfinite(a) and math.isfinite(b) and b > 0)
     if len(ratios) < AT_LEAST or len(ratios) < len(pairs):

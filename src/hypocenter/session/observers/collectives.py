@@ -43,13 +43,13 @@ class _Value:
 
 
 class CollectiveValues(Observer, Listener):
-    """Listens only from the first forward of a scheduled step to its update."""
+    """Summarises tensors of collectives, from the first forward of a scheduled step to its update."""
 
     needs = "ranks"
 
     @classmethod
     def is_wanted(cls, config: Config) -> bool:
-        """Values of some steps are wanted."""
+        """Return whether values of collectives are wanted at some steps."""
         return config.collectives != "never"
 
     def __init__(self, context: Context) -> None:
@@ -64,7 +64,7 @@ class CollectiveValues(Observer, Listener):
         self._is_over = False  # the step's check has been made
 
     def attach(self) -> Callable[[], None]:
-        """Listen, if there is a schedule and more than one rank."""
+        """Listen to collectives, if there is a schedule and more than one rank; returns the undo."""
         self._listen()
         return lambda: self._unlisten()
 
@@ -76,7 +76,7 @@ class CollectiveValues(Observer, Listener):
             self._is_on = self._is_due(context.clock.step) and not context.tape.microbatches
 
     def before_backward(self, roots: Sequence[torch.Tensor]) -> None:
-        """After the check of this step nothing is the program's own: a replay makes the same calls."""
+        """Begin to listen; after the check of this step nothing counts any more, as a replay makes the same calls."""
         self._listen()
         if self._is_on:
             self.context.ride(torch.zeros(0, device="cpu"), self._checked)
@@ -85,7 +85,7 @@ class CollectiveValues(Observer, Listener):
         self._is_over = True
 
     def before(self, call: Call) -> None:
-        """Read what goes in."""
+        """Read the tensors that go into a collective."""
         if not self._is_on or self._is_over or call.op in _WITHOUT_VALUES or len(call.ranks) < 2:
             return
         key = (call.op, call.reduce, call.group, call.peer)
@@ -101,7 +101,7 @@ class CollectiveValues(Observer, Listener):
         self._read(call, "in", call.inputs, by_rank=call.op in BY_RANK_IN)
 
     def done(self, call: Call) -> None:
-        """Read what came out."""
+        """Read the tensors that came out of a collective."""
         if not self._is_on or self._numbers.get(id(call), (None, 0))[0] is not call:
             return
         if call.op == "reduce" and call.peer != self.context.rank()[0]:
@@ -109,7 +109,7 @@ class CollectiveValues(Observer, Listener):
         self._read(call, "out", call.outputs, by_rank=call.op in BY_RANK_OUT)
 
     def before_update(self, update: Update) -> None:
-        """Fetch and write; listen in the next step if it is due."""
+        """Fetch the numbers and write their rows; listen in the next step if it is due."""
         values, self._values = self._values, []
         self._numbers.clear()
         self._counts.clear()
@@ -131,11 +131,11 @@ class CollectiveValues(Observer, Listener):
                 )  # fmt: skip
 
     def after_update(self, update: Update) -> None:
-        """The next step begins."""
+        """Listen in the next step, which begins now, if it is due."""
         self._is_on, self._is_over = self._is_listening and self._is_due(update.step + 1), False
 
     def _in_step(self) -> bool:
-        """Between a step's first forward and its update: what is sent around elsewhere is set-up or evaluation."""
+        """Return whether this is between a step's first forward and its update: elsewhere is set-up or evaluation."""
         return bool(self.context.tape.microbatches or self.context.clock.microbatch)
 
     def _read(self, call: Call, side: str, tensors: Sequence[torch.Tensor], *, by_rank: bool) -> None:
@@ -155,7 +155,7 @@ class CollectiveValues(Observer, Listener):
 
 
 def _parts(tensors: Sequence[torch.Tensor], call: Call, number: int, step: int) -> Iterator[tuple[int, torch.Tensor]]:
-    """(position in the group, that rank's part), as far as chosen; nothing when the parts cannot be told apart."""
+    """Yield (position in the group, that rank's part) of the chosen ranks; nothing if the parts are not told apart."""
     n = len(call.ranks)
     if len(tensors) == 1:
         size = tensors[0].shape[call.dim] if tensors[0].ndim else 0

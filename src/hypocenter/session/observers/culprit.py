@@ -23,11 +23,11 @@ class Culprit(Observer[Observed]):
     _before_clip: tuple[str, ...] = ()
 
     def seen_before_clip(self, parameters: Sequence[Any], check: Check) -> None:
-        """Who was bad before clipping made all bad."""
+        """Remember which gradients were bad before clipping made all of them bad."""
         self._before_clip = self._before_clip or tuple(check.bad_params)
 
     def before_update(self, update: Update) -> None:
-        """Name the culprit of a step that the scaler is about to skip."""
+        """Write a row that names the culprit of a step that the scaler is about to skip."""
         bad, self._before_clip = self._before_clip or tuple(update.check.bad_params), ()
         if update.scaled is None or not update.check.bad_params:
             return
@@ -47,6 +47,6 @@ class Culprit(Observer[Observed]):
 
 
 def last_in_model(names: Names, labels: Iterable[str]) -> str:
-    """Of some parameters the one that the model has last; "" when it has none of them."""
+    """Return the parameter of these that the model has last; "" when it has none of them."""
     wanted = set(labels)
     return next((name for name, _ in reversed(names.parameters()) if name in wanted), "")

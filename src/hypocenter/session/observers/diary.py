@@ -67,7 +67,7 @@ class Diary(Observer):
         self._step, self._n_in_step = -1, 0
 
     def before_backward(self, roots: Sequence[torch.Tensor]) -> None:
-        """Gradients change: what was seen of them, and led to no step, is old, and must not keep them in memory."""
+        """Forget what was seen of gradients that led to no step: they change now, and must not be kept in memory."""
         self._seen.clear()
         self._unscaled.clear()
         self._started.clear()
@@ -75,7 +75,7 @@ class Diary(Observer):
         self._peaks.clear()
 
     def before_unscale(self, unscaling: Unscaling) -> None:
-        """The last moment at which the scale is in: nothing is waited for."""
+        """Begin to look at gradients while the scale is in them for the last time, without waiting for the device."""
         self._unscaled[id(unscaling.optimizer)] = unscaling
         self._started[id(unscaling.optimizer)] = _Turn(unscaling.gradients, self.context.clock.step, self.context.ride)
 
@@ -86,11 +86,11 @@ class Diary(Observer):
             self._see(unseen, torch_scaler_state(unscaling.scaler).scale)
 
     def before_clip(self, parameters: Sequence[torch.Tensor], max_norm: float) -> None:
-        """The program may unscale them before their norms arrive."""
+        """Note which gradients are unscaled already: the program may unscale others before their norms arrive."""
         self._clipping[id(parameters)] = {id(p) for each in self._unscaled.values() for p, _ in each.gradients}
 
     def seen_before_clip(self, parameters: Sequence[torch.Tensor], check: Check) -> None:
-        """Clipping makes one bad gradient many: the last moment to tell them apart."""
+        """Look at bad gradients before a clip makes one many."""
         unscaled = self._clipping.pop(id(parameters), None)
         if not check.bad_params or unscaled is None:
             return
@@ -108,12 +108,12 @@ class Diary(Observer):
         self._see([(p, g) for p, g in gradients if id(p) in wanted], 1.0)
 
     def before_check(self, scaled: ScaledUpdate) -> None:
-        """The scaler takes the scale out itself, in its step."""
+        """Begin to look at gradients from which the scaler will take the scale itself, in its step."""
         if not scaled.is_unscaled:
             self._started[id(scaled.optimizer)] = _Turn(scaled.gradients, self.context.clock.step, self.context.ride)
 
     def before_update(self, update: Update) -> None:
-        """The state of the scaler that is about to step, and the gradients that it looks at."""
+        """Write the state of the scaler that is about to step, and the gradients that are too large for it."""
         scaled = update.scaled
         if scaled is None:
             self._forget(update)
@@ -131,7 +131,7 @@ class Diary(Observer):
         self.rows += [self._row(look, update) for look in looks]
 
     def after_update(self, update: Update) -> None:
-        """What the scaler found, device by device, and with that whether it has skipped."""
+        """Write what the scaler found, device by device, and with that whether it has skipped."""
         self._forget(update)
         scaled = update.scaled
         if scaled is None:
@@ -147,7 +147,7 @@ class Diary(Observer):
             self.rows.append(replace(row, module=kind, call=self._n_in_step))
 
     def _found_by_us(self, update: Update) -> dict[str, bool]:
-        """Of a scaler that does not tell."""
+        """Return on which devices gradients are bad, for a scaler that does not tell."""
         bad = set(update.check.bad_params)
         is_bad = devices_of([(p, g) for p, g in update.gradients if self.context.label(p) in bad])
         return {device: device in is_bad for device in devices_of(update.gradients)}
@@ -158,7 +158,7 @@ class Diary(Observer):
             self._seen[id(look.parameter)] = look
 
     def _see_peaks(self, gradients: Gradients, scale: float) -> None:
-        """What the clip saw of these, which are NaN or 0 by now."""
+        """Keep what a clip saw of these gradients, which are NaN or 0 by now."""
         mine = [(p, g, peak) for p, g in gradients if (peak := self._peaks.get(id(p))) and id(p) not in self._seen]
         self._seen |= {id(p): None for p, _, _ in mine}
         tops = [peak.value * (_factor(scale) if peak.is_unscaled else 1.0) for _, _, peak in mine]
@@ -202,7 +202,7 @@ class Diary(Observer):
 
 
 class _Turn:
-    """The largest magnitudes of a part of the gradients: begun on their device, read later."""
+    """The largest magnitudes of a part of the gradients: computed on their device, read later."""
 
     def __init__(self, gradients: Gradients, step: int, ride: Ride = lambda *_: None, *, rebuild: float = 1.0) -> None:
         n_turns = max(1, min(ROTATION, len(gradients)))
@@ -218,7 +218,7 @@ class _Turn:
         self._host = numbers
 
     def looks(self) -> list[_Look]:
-        """No transfer where they have ridden. A gradient that is not finite is left out: nobody asked for counts."""
+        """Return the magnitudes as looks; gradients that are not finite are left out, as nobody asked for counts."""
         factor = _factor(self._rebuild)
         host = to_host(self._tops) if self._host is None else self._host
         return [
@@ -234,7 +234,7 @@ class _Turn:
 
 
 def _overflow(gradients: Gradients, rebuild: float) -> list[_Look]:
-    """Every gradient that is not finite with exact counts, and the largest of the others."""
+    """Return every gradient that is not finite, with exact counts, and the largest of the others."""
     factor = _factor(rebuild)
     held = _dense(gradients)
     tops = to_host(largest([values for _, _, values in held]))
@@ -254,14 +254,14 @@ def _overflow(gradients: Gradients, rebuild: float) -> list[_Look]:
 
 
 def _bad_and_nearest(tops: Sequence[float]) -> list[int]:
-    """Places of the largest magnitudes that are not finite, then of the largest of the others."""
+    """Return the places of magnitudes that are not finite, then those of the largest of the others."""
     bad = [i for i, top in enumerate(tops) if not math.isfinite(top)]
     near = sorted((i for i, top in enumerate(tops) if math.isfinite(top)), key=lambda i: -tops[i])
     return [*bad, *near[:NEAREST]]
 
 
 def _has_grown(state: ScalerState) -> bool:
-    """Whether a step without an overflow makes the scale grow."""
+    """Return whether one more step without an overflow makes the scale grow."""
     if state.growth_tracker is None or state.growth_interval is None:
         return False
     return state.growth_tracker + 1 >= state.growth_interval
@@ -271,12 +271,12 @@ _LARGEST = float(torch.finfo(torch.float64).max)
 
 
 def _dense(gradients: Gradients) -> list[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
-    """(parameter, gradient, the values of it that are here)."""
+    """Return (parameter, gradient, the values of it on this rank), for gradients that have some."""
     return [(p, g, values) for p, g in gradients if (values := local(g)) is not None]
 
 
 def _factor(rebuild: float) -> float:
-    """A scale that nothing can be multiplied by is left out."""
+    """Return the scale to multiply by; 1 where nothing can be multiplied by it."""
     return rebuild if math.isfinite(rebuild) and rebuild > 0 else 1.0
 
 

@@ -13,14 +13,14 @@ Fact = tuple[int | None, tuple[float, ...]]  # digest, sketch; None and () where
 
 
 class Exact:
-    """`add` launches kernels and keeps no tensor of the program's; `drain` waits once per device."""
+    """Digests and small sketches; `add` launches kernels and keeps no tensor, `drain` waits once per device."""
 
     def __init__(self) -> None:
         self._digests: list[torch.Tensor | None] = []
         self._sketches: list[torch.Tensor | None] = []
 
     def add(self, tensors: Sequence[torch.Tensor]) -> range:
-        """The indices of their facts in `drain()`."""
+        """Add tensors; return the indices of their facts in `drain()`."""
         first = len(self._digests)
         self._digests += digests(tensors)
         numbers = [i for i, t in enumerate(tensors) if t.is_floating_point() or t.is_complex()]
@@ -31,7 +31,7 @@ class Exact:
         return range(first, len(self._digests))
 
     def drain(self) -> list[Fact]:
-        """Facts of all that was added, and start anew."""
+        """Return the facts of all that was added, and start anew."""
         found, sketches = self._digests, self._sketches
         self._digests, self._sketches = [], []
         numbers, vectors = to_host_with(found, sketches)

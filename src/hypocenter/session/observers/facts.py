@@ -54,7 +54,7 @@ class FactsKeeper(Observer):
         self._optimizers: list[OptimizerFacts] = []
 
     def before_update(self, update: Update) -> None:
-        """The program is complete: its models have been called, its optimizer holds its parameters."""
+        """Write the facts of a complete program: its models were called, and its optimizer has its parameters."""
         context = self.context
         if context.directory is None or update.optimizer in self._seen or len(self._optimizers) >= MAX_OPTIMIZERS:
             return
@@ -81,7 +81,7 @@ class FactsKeeper(Observer):
 
 
 def module_facts(names: NameMap, *, tp: int = 1) -> tuple[ModuleFacts, ...]:
-    """All modules in the models' own order, under their first names; wrappers are left out.
+    """Return the facts of all modules in the models' own order, under their first names; wrappers are left out.
 
     Args:
         tp: ranks that share a parameter which Megatron marks as split: shapes are those of the whole.
@@ -110,7 +110,7 @@ def module_facts(names: NameMap, *, tp: int = 1) -> tuple[ModuleFacts, ...]:
 
 
 def _where(module: nn.Module) -> str:
-    """Of the class: what accelerate and others put over `forward` of one module is not what its author wrote."""
+    """Return where a module's class defines `forward`, not what accelerate and others put over it in one module."""
     for kind in type(module).__mro__:
         if "forward" in vars(kind):
             return "" if kind is nn.Module else place_of(vars(kind)["forward"])
@@ -132,7 +132,7 @@ def _dtype(tensor: Tensor) -> str:
 
 
 def _logical_shape(tensor: Tensor, tp: int) -> tuple[int, ...]:
-    """Of the whole tensor: a DTensor says so itself, ZeRO-3 and Megatron leave a mark."""
+    """Return the shape of the whole tensor: a DTensor tells it itself, ZeRO-3 and Megatron leave a mark."""
     marks = members(tensor)
     whole = marks.get("ds_shape")
     shape = list(whole if whole is not None else tensor.shape)
@@ -143,7 +143,7 @@ def _logical_shape(tensor: Tensor, tp: int) -> tuple[int, ...]:
 
 
 class _FlatShapes:
-    """FSDP1 keeps parameters flattened: what they are for the user is written on the flat one."""
+    """The user's parameters inside of the flat ones of FSDP1, which tell what they hold."""
 
     def __init__(self, names: NameMap) -> None:
         self._shapes: dict[int, tuple[int, ...]] = {}
@@ -167,16 +167,16 @@ class _FlatShapes:
                 self._below.setdefault(owner, {})[key] = fact
 
     def shape_of(self, tensor: Tensor) -> tuple[int, ...]:
-        """The user's shape of a view into a flat parameter; () of another tensor."""
+        """Return the user's shape of a view into a flat parameter; () for another tensor."""
         return self._shapes.get(id(tensor), ())
 
     def below(self, path: str) -> dict[str, TensorFacts]:
-        """Parameters of the module at this path that lie in a flat one."""
+        """Return the parameters of the module at this path that lie in a flat one."""
         return self._below.get(path, {})
 
 
 def optimizer_facts(optimizer: Any, names: NameMap) -> OptimizerFacts:
-    """Of a torch optimizer or what wraps one (`param_groups`); parameters outside all models get their place."""
+    """Return the facts of a torch optimizer, or what wraps one; parameters outside all models get their place."""
     groups: Sequence[Any] = getattr(optimizer, "param_groups", None) or ()
     owned = _model_groups(optimizer, len(groups))
     masters = {id(m): p for _, p in names.parameters() if isinstance(m := members(p).get(_MASTER), Tensor)}
@@ -194,7 +194,7 @@ def optimizer_facts(optimizer: Any, names: NameMap) -> OptimizerFacts:
 
 
 def _kind(optimizer: Any) -> str:
-    """The class of the innermost torch optimizer: which rule trains. A wrapper's, when there is none inside."""
+    """Return the class of the innermost torch optimizer, whose rule trains; the wrapper's if there is none inside."""
     inner, n_layers = optimizer, 0
     while not isinstance(inner, torch.optim.Optimizer) or "optimizer" in members(inner):
         below = members(inner).get("optimizer")
@@ -258,7 +258,7 @@ _READ: dict[str, Callable[[], Any]] = {
 
 
 def settings(place: Place, ambient: Ambient | None, *, n_microbatches: int, loss_scale: float | None) -> dict[str, Any]:
-    """By name; what this torch does not know is left out.
+    """Return settings by name; what this torch does not know is left out.
 
     Args:
         ambient: in which the outermost module was called; None when no call was seen.
@@ -283,13 +283,13 @@ def settings(place: Place, ambient: Ambient | None, *, n_microbatches: int, loss
 
 
 def _npu() -> Any:
-    """What torch_npu adds to torch; AttributeError without it."""
+    """Return what torch_npu adds to torch. Raises AttributeError without it."""
     module: Any = torch
     return module.npu
 
 
 def _tf32(backend: Any) -> bool:
-    """Whether float32 is multiplied with 10 bits of mantissa."""
+    """Return whether float32 is multiplied with 10 bits of mantissa (TF32)."""
     if hasattr(backend, "fp32_precision"):  # torch 2.9: the older switch refuses to be read when this one was set
         return backend.fp32_precision == "tf32"
     return bool(backend.allow_tf32)

@@ -18,7 +18,7 @@ TIMES = 2  # a schedule of stages makes a new one once; what does so again and a
 
 @dataclass(slots=True)
 class _Last:
-    """What the last update of some parameters left."""
+    """What the last update of some parameters left: its optimizer, rate and state."""
 
     optimizer: weakref.ref[Any]
     lr: float
@@ -36,7 +36,7 @@ class FreshState(Observer):
         self._last: dict[int, _Last] = {}  # by id of the first parameter
 
     def before_update(self, update: Update) -> None:
-        """An optimizer that has not made an update before takes over parameters that nothing else has written to."""
+        """Note that a new optimizer takes over parameters that nothing else has written to; tell when that repeats."""
         optimizer = update.optimizer
         last = self._last.get(id(update.parameters[0])) if update.parameters else None
         if not isinstance(optimizer, Optimizer) or last is None or last.optimizer() is optimizer:
@@ -51,7 +51,7 @@ class FreshState(Observer):
             self.rows.append(row)
 
     def after_update(self, update: Update) -> None:
-        """Remember what it leaves."""
+        """Remember the optimizer, its rate and whether it has state."""
         optimizer = update.optimizer
         if not update.parameters or not isinstance(optimizer, Optimizer):
             return

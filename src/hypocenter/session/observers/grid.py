@@ -17,26 +17,26 @@ GRIDS: dict[torch.dtype, Format] = {
 
 
 def is_low(value: object) -> bool:
-    """Whether this is a tensor in one of these formats."""
+    """Return whether this is a tensor in one of these low formats."""
     return isinstance(value, Tensor) and value.dtype in GRIDS
 
 
 @functools.cache
 def name_of(dtype: torch.dtype) -> str:
-    """bfloat16, without "torch."."""
+    """Return the format's name without "torch.", like "bfloat16"."""
     return str(dtype).removeprefix("torch.")
 
 
 def wide_dtype(device: torch.device) -> torch.dtype:
-    """What to compute in: float64 where a device has it; float32 carries bfloat16 and float16 decisions as well."""
+    """Return the format to compute in: float64 where the device has it, else float32, which is wide enough too."""
     return torch.float64 if has_float64(device.type) else torch.float32
 
 
 def ulp(values: Tensor, dtype: torch.dtype) -> Tensor:
-    """Distance to the next larger magnitude of the format, for wide values that are numbers of it."""
+    """Return the distance to the next larger magnitude of the format, for wide values that are numbers of it."""
     return spacing(torch, values, GRIDS[dtype])
 
 
 def rounded(value: float, dtype: torch.dtype) -> float:
-    """The number of the format that this becomes."""
+    """Return the number of the format that this value becomes."""
     return float(torch.tensor(value, dtype=torch.float64, device="cpu").to(dtype).to(torch.float64))

@@ -53,7 +53,7 @@ class HeadGap(Observer):
         self._deferred = Deferred(context.ride)
 
     def attach(self) -> Callable[[], None]:
-        """The undo ends the listening."""
+        """Return the undo, which ends the listening."""
         return self._let_go
 
     def _let_go(self) -> None:
@@ -62,7 +62,7 @@ class HeadGap(Observer):
         self._listening = []
 
     def before_update(self, update: Update) -> None:
-        """The passes of this step are over."""
+        """Read what the passes of this step were, as they are over."""
         if self._deferred.waiting:
             self._deferred.read()
         gaps, self._gaps, self._passes = self._gaps, [], []
@@ -137,7 +137,7 @@ class HeadGap(Observer):
 
 
 def has_ratio(tape: Tape) -> bool:
-    """Whether the loss code takes exp(a - b) with a from the model and b from outside, as importance ratios do."""
+    """Return whether loss code takes exp(a - b), a of the model and b from outside, as importance ratios do."""
     differences: set[int] = set()
     for event in tape.events:
         name = getattr(event.function, "__name__", "")

@@ -32,11 +32,11 @@ _PATIENCE = 3  # failures in a row, after which nothing is done again any more
 
 
 class Health(Observer):
-    """Writes rows at the due steps."""
+    """Writes rows on the health of the model (activations, attention, updates, noise) at the due steps."""
 
     @classmethod
     def is_wanted(cls, config: Config) -> bool:
-        """Some steps are to be looked at."""
+        """Return whether some steps are to be looked at."""
         return config.health != "never"
 
     def __init__(self, context: Context) -> None:
@@ -48,7 +48,7 @@ class Health(Observer):
         self._n_failed = 0
 
     def before_update(self, update: Update) -> None:
-        """The step is complete, and the parameters are still those that it started from."""
+        """Replay a due step before its update, and keep samples of its parameters."""
         self._before = []
         if not self._is_due(update.step) or not update.check.is_finite:
             return
@@ -59,7 +59,7 @@ class Health(Observer):
             self._before = [(p, part.clone()) for p, part in held]
 
     def after_update(self, update: Update) -> None:
-        """The update is what has become of the sample; and what is frozen is as it was."""
+        """Measure the update by what has become of the samples, and check that what is frozen has stayed as it was."""
         before, self._before = self._before, []
         if not self._is_due(update.step):
             return
@@ -108,7 +108,7 @@ class Health(Observer):
     def _tell_noise(
         self, update: Update, trained: Sequence[Tensor], last: Sequence[Tensor | None], others: Sequence[Microbatch]
     ) -> None:
-        """Norms of the gradients of some micro-batches, and of their mean, the loss scale taken out.
+        """Write norms of the gradients of some micro-batches, and of their mean, without the loss scale.
 
         Args:
             last: gradients of the last one.
@@ -192,6 +192,6 @@ def _change(before: Tensor, now: Tensor) -> Tensor:
 
 
 def _wide(values: Tensor) -> Tensor:
-    """In a format that holds small differences; complex numbers as pairs."""
+    """Return the values in a format that holds small differences; complex numbers as pairs."""
     values = torch.view_as_real(values) if values.is_complex() else values
     return values if values.dtype == torch.float64 else values.float()

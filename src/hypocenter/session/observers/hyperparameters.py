@@ -24,7 +24,7 @@ class Hyperparameters(Observer[Observed]):
         self._said: set[tuple[str, str, float]] = set()
 
     def after_update(self, update: Update) -> None:
-        """State exists now."""
+        """Look at the options after an update, as the optimizer has its state then."""
         framework = self.context.framework
         optimizer = framework.optimizer(update.optimizer)
         if optimizer is None or update.skipped:
@@ -60,7 +60,7 @@ class Hyperparameters(Observer[Observed]):
 
 
 def _numbers(framework: Framework, group: Mapping[str, Any]) -> Iterator[tuple[str, Any, bool]]:
-    """(name, value, whether state is multiplied by it) of what may round badly."""
+    """Yield (name, value, whether state is multiplied by it) of options that may round badly."""
     for key in (*_FACTORS, "eps"):
         value = group.get(key)
         for index, each in enumerate(value) if isinstance(value, (tuple, list)) else [(None, value)]:
@@ -71,7 +71,7 @@ def _numbers(framework: Framework, group: Mapping[str, Any]) -> Iterator[tuple[s
 
 
 def _state_dtype(framework: Framework, optimizer: Any, group: Mapping[str, Any]) -> Any:
-    """The low format of the first element-wise state in a group; None when it is not low."""
+    """Return the low format of the first element-wise state in a group; None when it is not low."""
     for parameter in group["params"]:
         for value in framework.state_of(optimizer, parameter).values():
             if framework.is_tensor(value) and value.shape == parameter.shape and "loat" in str(value.dtype):

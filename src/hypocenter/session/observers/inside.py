@@ -21,7 +21,7 @@ Arrive: TypeAlias = Callable[[str, Inside], None]
 
 
 class Told:
-    """Puts what has arrived where it belongs.
+    """Puts digests and shares that have arrived where they belong.
 
     Args:
         found: by micro-batch and name.
@@ -37,7 +37,7 @@ class Told:
 def look(
     given: Sequence[tuple[str, Tensor, NDArray[Any] | None]], arrive: Arrive
 ) -> Iterator[tuple[Tensor, Callable[[Any], None]]]:
-    """Tell what is on the host at once; give what is elsewhere as (float32 vector to take there, what reads it).
+    """Tell at once what is on the host; yield what is elsewhere as (float32 vector to take there, its reader).
 
     Args:
         given: name, tensor, and its values in a row where NumPy can read them.
@@ -84,7 +84,7 @@ def _is_whole(table: Tensor) -> bool:
 
 
 class _Reader:
-    """Takes apart what has arrived. Holds no tensor."""
+    """Takes apart the numbers that have arrived. Holds no tensor."""
 
     def __init__(self, names: Sequence[str], have_rows: Sequence[int], n_kept: int, arrive: Arrive) -> None:
         self._names, self._have_rows, self._n_kept, self._arrive = names, have_rows, n_kept, arrive

@@ -21,7 +21,7 @@ STATES = {family: tuple(_rule(family).states) for family in ("SGD", "Adam", "Ada
 def intended(
     family: str, group: Mapping[str, Any], weight: Array, grad: Array, state: Mapping[str, Any]
 ) -> Array | None:
-    """The update that the formula asks for; None when the state lacks what it needs.
+    """Return the update that the formula asks for; None when the state lacks what it needs.
 
     Args:
         family: of STATES.
@@ -42,7 +42,7 @@ def intended(
 
 
 def _number(value: Any, like: Array) -> Any:
-    """A hyper-parameter as a number; one that is a tensor on a device stays there, so that nobody waits for it."""
+    """Return a hyper-parameter as a number; a tensor on a device stays there, so that nobody waits for it."""
     if not hasattr(value, "dtype"):
         return value
     is_elsewhere = getattr(getattr(value, "device", None), "type", "cpu") != "cpu"

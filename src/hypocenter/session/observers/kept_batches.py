@@ -29,11 +29,11 @@ MOST_MICROBATCHES = 64  # of one step
 
 
 class KeptBatches(Observer):
-    """Nothing unless it was asked for; afterwards its hook is gone."""
+    """Keeps the integer tensors of the first batches, if that was asked for; afterwards its hook is gone."""
 
     @classmethod
     def is_wanted(cls, config: Config) -> bool:
-        """Batches of some steps are to be kept."""
+        """Return whether batches of some steps are to be kept."""
         return config.save_batches > 0
 
     def __init__(self, context: Context) -> None:
@@ -47,7 +47,7 @@ class KeptBatches(Observer):
         self._vocabularies: tuple[int, frozenset[int]] = (-1, frozenset())
 
     def attach(self) -> Callable[[], None]:
-        """The undo takes the hook off."""
+        """Set the hook, if batches are to be kept; returns the undo."""
         if self._n_steps:
             self._hook = nn.modules.module.register_module_forward_hook(self._look_for_logits)
         return self._let_go
@@ -59,7 +59,7 @@ class KeptBatches(Observer):
             self._hook = None
 
     def _look_for_logits(self, module: nn.Module, args: Any, output: Any) -> None:
-        """The last output of a micro-batch that is as wide as the vocabulary."""
+        """Remember the last output of a micro-batch that is as wide as the vocabulary."""
         if torch.compiler.is_compiling() or not torch.is_grad_enabled() or not module.training:
             return
         try:
@@ -76,7 +76,7 @@ class KeptBatches(Observer):
         return self._vocabularies[1]
 
     def before_backward(self, roots: Sequence[Tensor]) -> None:
-        """A micro-batch is complete: copy what it was made of."""
+        """Copy what a micro-batch was made of, as its forward is over."""
         if self._hook is None:
             return
         events, logits = self.context.tape.events, self._logits
@@ -99,7 +99,7 @@ class KeptBatches(Observer):
             logits.register_hook(lambda gradient: _keep_targets(gradient, kept))
 
     def before_update(self, update: Update) -> None:
-        """The step is complete: write it."""
+        """Write what was kept of the step, which is complete."""
         if self._hook is None:
             return
         kept, self._kept, self._n_events = self._kept, {}, 0
@@ -129,7 +129,7 @@ class KeptBatches(Observer):
 
 
 def _keep_targets(gradient: Tensor, kept: dict[str, Tensor]) -> None:
-    """The token with a negative gradient at each place, -1 where there is none."""
+    """Keep the token with a negative gradient at each place, or -1 where there is none."""
     try:
         with torch.no_grad(), _disable_current_modes():
             lowest, token = gradient.detach().min(dim=-1)

@@ -37,13 +37,13 @@ def uneven_share(labels: Sequence[Labels]) -> float:
 
 
 def even_factors(labels: Sequence[Labels]) -> list[float]:
-    """By which each micro-batch would have to be multiplied for all labels to weigh the same."""
+    """Return the factor of each micro-batch with which all labels would weigh the same."""
     n, weight = sum(each.n_counted for each in labels), sum(each.weight for each in labels)
     return [(each.n_counted / n) / (each.weight / weight) for each in labels]
 
 
 def label_rows(labels: Sequence[Labels], step: int, order: Callable[[], int]) -> list[Reading]:
-    """Two rows of each micro-batch: its labels, and its share in the loss."""
+    """Return two rows of each micro-batch: its labels, and its share in the loss."""
     rows: list[Reading] = []
     weight = sum(each.weight for each in labels)
     for number, each in enumerate(labels):
@@ -56,5 +56,5 @@ def label_rows(labels: Sequence[Labels], step: int, order: Callable[[], int]) ->
 
 
 def gap_row(gap: float, step: int, order: Callable[[], int]) -> Reading:
-    """Gradient as used against the one in which every label weighs the same: the relative difference."""
+    """Return the row of the relative difference of the gradient to the one in which every label weighs the same."""
     return number_row(SITE, TOKEN_GAP, step, order(), gap)

@@ -46,7 +46,7 @@ class _Saved:
 
 
 class Loads(Observer):
-    """Writes a row for a load that put values nowhere whose names and shapes are those of missing ones.
+    """Writes a row for a load whose unexpected tensors have the name endings and shapes of missing ones.
 
     And one where most of what was loaded has nothing to do any more with what the first update finds; and one where
     what is loaded are the parameters themselves, which have moved since `state_dict` gave them.
@@ -59,7 +59,7 @@ class Loads(Observer):
         self._found: list[tuple[nn.Module, Sequence[tuple[str, str]], Any]] = []
 
     def attach(self) -> Callable[[], None]:
-        """Hear of the states and the loads of modules."""
+        """Hear of `state_dict` and `load_state_dict` of all modules; returns the undo."""
         undo = contextlib.ExitStack()
         undo.callback(hear(nn.Module, "load_state_dict", self._begin, like=_load_state_dict))
         undo.callback(hear(nn.Module, "state_dict", self._begin_saving))
@@ -102,7 +102,7 @@ class Loads(Observer):
         return end
 
     def before_update(self, update: Update) -> None:
-        """Tell of those that belong to what is trained now."""
+        """Write rows of the loads that concern what this update trains."""
         if self._loaded:
             self._look_for_written_over(update)
         found, self._found = self._found, []
@@ -115,7 +115,7 @@ class Loads(Observer):
             self.rows.append(replace(row, source=_source(place)))
 
     def _look_for_its_own(self, module: nn.Module, given: Mapping[str, Any], place: Any) -> None:
-        """Whether a load would put back what was saved, and cannot, as that has gone with the parameters."""
+        """Write a row if a load would put back what was saved, and cannot, as that has moved with the parameters."""
         saved = next((each for each in self._saved if each.given() is given), None)
         if saved is None:
             return
@@ -142,7 +142,7 @@ class Loads(Observer):
             self._loaded.append(_Loaded(values=values, place=place))
 
     def _look_for_written_over(self, update: Update) -> None:
-        """Of loads whose parameters this update is the first to change."""
+        """Write rows of loads that were written over before this update, the first to change their parameters."""
         trained = {id(p) for p in update.parameters}
         mine = [each for each in self._loaded if any(id(ref()) in trained for ref, _ in each.values)]
         self._loaded = [each for each in self._loaded if each not in mine]
@@ -169,7 +169,7 @@ class Loads(Observer):
 
 
 def _is_one(value: Any, own: Tensor) -> bool:
-    """Whether they lie in the same memory."""
+    """Return whether both tensors lie in the same memory."""
     is_alike = isinstance(value, Tensor) and value.shape == own.shape and value.layout is own.layout is torch.strided
     return is_alike and value.data_ptr() == own.data_ptr()
 
@@ -179,13 +179,13 @@ def _source(place: Any) -> Source | None:
 
 
 def _likeness(before: Tensor, now: Tensor) -> Tensor:
-    """Cosine of the angle between what was loaded and what is there; 1 where all is 0."""
+    """Return the cosine of the angle between what was loaded and what is there; 1 where all is 0."""
     size = before.norm() * now.norm()
     return torch.where(size > 0, (before * now).sum() / size, torch.ones_like(size))
 
 
 def _left_out(module: nn.Module, given: Mapping[str, Any], result: Any) -> list[tuple[str, str]]:
-    """As `renamed`, of one load. Of the module's own tensors: `state_dict` may be a collective."""
+    """Return what a load left out, as `renamed` does, of the module's own tensors: `state_dict` may communicate."""
     own = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return renamed(
         {name: tuple(own[name].shape) for name in result.missing_keys if name in own},
@@ -194,7 +194,7 @@ def _left_out(module: nn.Module, given: Mapping[str, Any], result: Any) -> list[
 
 
 def renamed(missing: Mapping[str, tuple[int, ...]], unexpected: Mapping[str, tuple[int, ...]]) -> list[tuple[str, str]]:
-    """(missing, unexpected) whose names end alike and whose shapes are equal.
+    """Return pairs (missing, unexpected) of names that end alike and have equal shapes.
 
     Args:
         missing, unexpected: names with shapes.

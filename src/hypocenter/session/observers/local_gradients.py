@@ -33,7 +33,7 @@ from hypocenter.tap.weakly import Ref
 
 @dataclass(frozen=True, slots=True)
 class _What:
-    """What does not change from step to step, and of what."""
+    """What does not change from step to step about a gradient."""
 
     parameter: weakref.ref[torch.Tensor]
     size: torch.Size
@@ -55,7 +55,7 @@ class _Seen:
 
 
 class LocalGradients(Observer):
-    """Off in a process that is alone."""
+    """Looks at each rank's own gradients before they are reduced. Off in a process that is alone."""
 
     needs = "ranks"
 
@@ -75,7 +75,7 @@ class LocalGradients(Observer):
         self._unlisten: Callable[[], None] = lambda: None
 
     def attach(self) -> Callable[[], None]:
-        """Wait for the first backward of a program of several ranks."""
+        """Do nothing yet but return the undo: listening begins at the first backward of a program of several ranks."""
 
         def undo() -> None:
             self._is_on = False
@@ -102,7 +102,7 @@ class LocalGradients(Observer):
         self._ddp.before_backward(roots)
 
     def after_backward(self) -> None:
-        """Look at what the reduction made of them, on schedule."""
+        """Look at what the reduction made of the gradients, on schedule."""
         self._ddp.after_backward()
         if not self._seen or not self._collectives(self.context.clock.step):
             return
@@ -114,7 +114,7 @@ class LocalGradients(Observer):
             self._look(reduced, REDUCED)
 
     def before_update(self, update: Update) -> None:
-        """The norms are on the host."""
+        """Write the rows, as the norms are on the host now."""
         seen, self._seen = self._seen, []
         self._is_armed = self._by_hand.is_armed = False
         if not seen:
@@ -128,7 +128,7 @@ class LocalGradients(Observer):
             self._note(each, update.step, scale or 1.0, facts, is_due=is_due)
 
     def _tell(self, locals_: Sequence[Local]) -> None:
-        """Called by adapters, inside the user's backward: must never raise."""
+        """Look at gradients that an adapter tells of inside the user's backward: must never raise."""
         self._by_hand.is_armed = False  # what a framework sends around from here on is not done by hand
         self._tell_by_hand(locals_)
 

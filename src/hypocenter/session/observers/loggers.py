@@ -21,7 +21,7 @@ class Loggers(Observer):
     _n_notes = 0
 
     def before_update(self, update: Update) -> None:
-        """Nothing, unless the step is not finite."""
+        """Look for loggers that hide values that are not finite, at a step that has some."""
         is_loss_bad, is_gradient_bad = not update.check.loss_finite, bool(update.check.bad_params)
         if not (is_loss_bad or is_gradient_bad) or self._n_notes >= MAX_NOTES:
             return
@@ -37,7 +37,7 @@ class Loggers(Observer):
 
 
 def _filtering_trainer(frame: FrameType | None) -> Any:
-    """The Trainer whose loop is calling, if its log replaces losses that are not finite."""
+    """Return the Trainer whose loop is calling, if its log replaces losses that are not finite; else None."""
     kind: Any = getattr(sys.modules.get("transformers.trainer"), "Trainer", None)
     for _ in range(MAX_FRAMES):
         if kind is None or frame is None:
@@ -50,7 +50,7 @@ def _filtering_trainer(frame: FrameType | None) -> Any:
 
 
 def _watches_gradients() -> bool:
-    """Whether wandb has hooks on gradients: its histograms leave out what is not finite."""
+    """Return whether wandb has hooks on gradients: its histograms leave out what is not finite."""
     run = getattr(sys.modules.get("wandb"), "run", None)
     hooks: dict[str, Any] | None = getattr(getattr(run, "_torch_history", None), "_hook_handles", None)
     return any(str(name).startswith("gradients/") for name in hooks or ())

@@ -38,7 +38,7 @@ class LowPlaces:
         self._known: weakref.WeakKeyDictionary[Any, _Known] = weakref.WeakKeyDictionary()
 
     def next(self, optimizer: Any, n: int) -> list[Place]:
-        """The places whose turn it is at this update, at most n; none at an update that is left out."""
+        """Return at most n places whose turn it is at this update; none at an update that is left out."""
         known = self._known.get(optimizer)
         if known is None:
             known = self._known[optimizer] = _Known(0, ())
@@ -53,7 +53,7 @@ class LowPlaces:
         return [known.places[(start + i) % size] for i in range(min(n, size))]
 
     def has_any(self, optimizer: Any) -> bool:
-        """Whether the last look found a place."""
+        """Return whether the last look found a place in this optimizer."""
         known = self._known.get(optimizer)
         return known is not None and bool(known.places)
 
@@ -63,7 +63,7 @@ class LowPlaces:
         return [Place(parameter=p, group=group) for p, group in pairs]
 
     def _formats(self, optimizer: Any) -> list[object]:
-        """Of the first parameter of each group and of its state: what a cast of the whole changes."""
+        """Return the formats of each group's first parameter and its state, which a cast of the whole changes."""
         found: list[object] = []
         for group in optimizer.param_groups:
             for parameter in group["params"][:1]:

@@ -97,7 +97,7 @@ class Mixtures:
         self._n_updates = 0
 
     def start(self, kind: str, pairs: Mapping[str, tuple[Tensor, Callable[[], Tensor | None]]]) -> None:
-        """Follow a copy.
+        """Begin to follow a copy of the parameters.
 
         Args:
             kind: what it is called.
@@ -119,7 +119,7 @@ class Mixtures:
             self.is_empty = False
 
     def before_update(self, update: Update) -> None:
-        """What has moved since the last update?"""
+        """Judge how the averages have moved since the last update."""
         if self._deferred.waiting:
             self._deferred.read()
         with torch.no_grad():
@@ -129,7 +129,7 @@ class Mixtures:
                     self._look(watched, kept, update)
 
     def after_update(self, update: Update) -> None:
-        """Keep what is there now."""
+        """Keep samples of the averages and their sources as they are now."""
         self._watched = [each for each in self._watched if not each.is_over]
         self.is_empty = not self._watched
         self._n_updates += 1
@@ -177,7 +177,7 @@ class Mixtures:
     def _others(
         self, watched: _Watched, judged: Sequence[tuple[_Pair, Tensor, Tensor, Tensor]], update: Update
     ) -> list[tuple[str, Tensor]]:
-        """The same numbers with the other trained parameters of its shape, for the tensor that is asked about."""
+        """Compare the tensor that is asked about with each other trained parameter of its shape, as its source."""
         asked = next((each for each in judged if each[0].name == watched.asked), None)
         copy = None if asked is None else asked[0].copy()
         if asked is None or copy is None:
@@ -234,7 +234,7 @@ class Mixtures:
 
 
 def _numbers(before: Tensor, towards: Tensor, now: Tensor) -> Tensor:
-    """Squares of the move, of the way, their product, of the average and its source likewise, of what is left."""
+    """Return the products that `move_of` takes, as one tensor."""
     wide = wide_dtype(now.device)
     before, towards, now = before.to(wide), towards.to(wide), now.to(wide)
     move, way, left = now - before, towards - before, towards - now
@@ -245,7 +245,7 @@ def _numbers(before: Tensor, towards: Tensor, now: Tensor) -> Tensor:
 
 
 def move_of(numbers: Sequence[float], eps: float) -> Move:
-    """What one tensor of an average did.
+    """Judge what one tensor of an average did.
 
     Args:
         numbers: sums of squares of the move, of the way to the source, of their product; of the average before, of the

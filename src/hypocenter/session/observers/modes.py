@@ -12,17 +12,17 @@ MODULES = 16  # called from outside in one micro-batch: a program that calls mor
 
 
 class Modes(modes.Modes[Context]):
-    """Reads the mode off the tape."""
+    """Reads off the tape in which mode modules were called."""
 
     def called(self, update: Update) -> Sequence[tuple[Any, bool]]:
-        """Outermost modules."""
+        """Return the outermost modules of the last micro-batch, and whether each was in training mode."""
         if not update.microbatches:
             return ()
         events = (e for _, e in self.context.tape.slice(update.microbatches[-1]))
         return [(e.function, e.training) for e in events if e.training is not None][:MODULES]
 
     def n_modal(self, module: Any) -> int:
-        """Those whose `forward` asks."""
+        """Count the modules that act otherwise in training: their `forward` asks for the mode."""
         return sum(
             "training" in getattr(getattr(type(each).forward, "__code__", None), "co_names", ())
             and getattr(each, "p", 1.0) != 0.0
@@ -30,5 +30,5 @@ class Modes(modes.Modes[Context]):
         )
 
     def name_of(self, module: Any) -> str:
-        """Its path; of the model itself ""."""
+        """Return the module's path; "" for the model itself, or outside of all models."""
         return self.context.names.module_name(module) or ""

@@ -43,7 +43,7 @@ class _Norm:
 
 
 class MovedStatistics(Observer):
-    """Writes a row for the first norm that is called in training many times over without an update, now and then."""
+    """Writes a row for the first norm that is called in training many times without an update, now and then."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -53,15 +53,15 @@ class MovedStatistics(Observer):
         self._n_backwards = 0
 
     def before_backward(self, roots: Sequence[Tensor]) -> None:
-        """What goes back was called to train."""
+        """Count a backward: what it goes through was called to train."""
         self._n_backwards += 1
 
     def on_root(self, model: object) -> None:
-        """Norms are looked for anew."""
+        """Look for norms anew, as there is a new model."""
         self._is_found = False
 
     def before_update(self, update: Update) -> None:
-        """How often was it called since the last update?"""
+        """Count how often each norm was called since the last update."""
         if self._deferred.waiting:
             self._deferred.read()
         if not self._is_found:

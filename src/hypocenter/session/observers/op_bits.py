@@ -28,11 +28,11 @@ MAX_EVENTS = 1_000_000  # of one process: about 300 MB of file
 
 
 class OpBits(Observer):
-    """Writes the events."""
+    """Writes what every operator reads and writes, as digests."""
 
     @classmethod
     def is_wanted(cls, config: Config) -> bool:
-        """It was asked for."""
+        """Return whether it was asked for."""
         return config.op_bits
 
     def __init__(self, context: Context) -> None:
@@ -47,7 +47,7 @@ class OpBits(Observer):
         self._draws, self._why_cut = Draws(self._drawn), ""
 
     def attach(self) -> Callable[[], None]:
-        """From here on every operator is seen."""
+        """Begin to look at every operator; returns the undo."""
         if not self.context.config.op_bits or self.context.directory is None:
             return lambda: None
         undos = [self._ops.attach(), self._draws.attach()]
@@ -66,14 +66,14 @@ class OpBits(Observer):
         return undo
 
     def before_backward(self, roots: Sequence[torch.Tensor]) -> None:
-        """This process trains: what is held can be written. The roots are results."""
+        """Note the roots as results; this process trains, so what is held can be written."""
         if self._is_attached():
             self._trains = True
             self._unseen()
             self._results((("loss" if len(roots) == 1 else f"loss[{i}]", root) for i, root in enumerate(roots)), "loss")
 
     def before_update(self, update: Update) -> None:
-        """The gradients are results, and by now parameters have names."""
+        """Note the gradients as results; by now parameters have names."""
         if not self._is_attached():
             return
         label = self.context.label
@@ -87,7 +87,7 @@ class OpBits(Observer):
         self._updating = update.step
 
     def after_update(self, update: Update) -> None:
-        """The parameters are results."""
+        """Note the parameters as results."""
         self._updating = None
         if self._is_attached():
             named = ((self.context.label(p), p) for p in update.parameters)
@@ -129,7 +129,7 @@ class OpBits(Observer):
             self._tap.add(kind, name, place, generator=generator, state=state, note=note)
 
     def _unseen(self) -> None:
-        """Draws by a function that the program had taken hold of before torch was imported have no line."""
+        """Note draws by a function that the program had before torch was imported; no line is known of them."""
         for generator, state in self._draws.unseen():
             place = (Place(), *self._moment())
             self._tap.add("draw", f"{generator}.*", place, generator=generator, state=state)
@@ -159,7 +159,7 @@ class OpBits(Observer):
             writer.cut(f"only the first {MAX_EVENTS:,} events are kept")
 
     def _failed(self, why: str) -> None:
-        """The program goes on without being looked at; who reads the recording is told."""
+        """Stop looking at operators, and say so in the recording: the program goes on."""
         self._why_cut = f"nothing after this was looked at: {why}"
         self.context.warn(f"operators are no longer digested: {why}")
         if self._writer is not None:

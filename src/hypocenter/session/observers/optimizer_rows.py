@@ -13,7 +13,7 @@ def count_row(
     site: str, port: str, step: int, order: int, counts: tuple[int, int], *, dtype: str = "",
     shape: tuple[int, ...] = (), module: str = "", call: int = 0,
 ) -> Reading:  # fmt: skip
-    """Of counts[0] elements a claim holds for counts[1]."""
+    """Return a row that counts: of counts[0] elements a claim holds for counts[1]."""
     summary: Summary = count_summary(*counts)
     return Reading(
         step=step, microbatch=0, phase="optimizer", site=site, port=port, order=order, call=call, dtype=dtype,
@@ -24,6 +24,6 @@ def count_row(
 def number_row(
     site: str, port: str, step: int, order: int, value: float, *, dtype: str = "", module: str = "", call: int = 0
 ) -> Reading:
-    """One number."""
+    """Return a row of one number."""
     row = scalar_reading(site, "optimizer", value, step, order)
     return replace(row, port=port, dtype=dtype, module=module, call=call)

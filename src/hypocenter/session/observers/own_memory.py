@@ -36,7 +36,7 @@ class OwnMemory(Observer):
         self._n_looks: Counter[tuple[int, str]] = Counter()  # by id of a parameter and name of its state
 
     def before_update(self, update: Update) -> None:
-        """Gradients are final, and the state is what the last update left."""
+        """Look if the state that the last update left lies in the memory of the final gradients."""
         optimizer = self.context.framework.optimizer(update.optimizer)
         if optimizer is None or not self._is_due(update.step):
             return
@@ -66,7 +66,7 @@ def _states(optimizer: Any, parameter: Tensor) -> Iterator[tuple[str, tuple[int,
 
 
 def _place(tensor: Tensor | None) -> tuple[int, range] | None:
-    """Its storage, and the bytes of it that it reaches over; None of what has no memory of that kind."""
+    """Return a tensor's storage and the bytes of it that it reaches over; None if it has no such memory."""
     if tensor is None or tensor.layout is not torch.strided or not tensor.numel() or tensor.is_meta:
         return None
     try:

@@ -39,7 +39,7 @@ class _Before:
     marks: Marks
 
     def holds(self, tensor: Tensor | None) -> bool:
-        """Whether this was an input."""
+        """Return whether this tensor was an input."""
         return tensor is not None and any(ref() is tensor for ref in self.tensors)
 
 
@@ -60,7 +60,7 @@ class Pairs(Observer):
         self._is_told = False
 
     def before_backward(self, roots: Sequence[Tensor]) -> None:
-        """A micro-batch is complete."""
+        """Find out if a micro-batch's labels belong to its inputs, as its forward is over."""
         step, prelude = self.context.clock.step, self.context.prelude
         if self._is_told or prelude is None or not (step < FIRST or step % EACH < LOOKS):
             return
@@ -68,7 +68,7 @@ class Pairs(Observer):
             self._look(prelude, [slot for root in roots if (slot := self.context.tape.slot(root)) is not None])
 
     def before_update(self, update: Update) -> None:
-        """Told once, with the step."""
+        """Write the row, once, with the step."""
         if self._n_late >= IN_A_ROW and not self._is_told:
             self._is_told = True
             row = number_row(SITE, OF_ANOTHER, update.step, self.context.clock.next_order(), self._n_late)
@@ -106,7 +106,7 @@ class Pairs(Observer):
             self._seen = Counter(dict(self._seen.most_common(MOST_MARKS // 16)))
 
     def _batches_back(self, inputs: Marks, labels: Labels) -> int:
-        """How many micro-batches ago the model was given what labels are made of; 0: of now, or it is not known.
+        """Return how many micro-batches ago the model was given what labels are made of; 0: now, or it is not known.
 
         What is cut from the same tensor as the inputs is a series, of which any part may be asked for.
         """

@@ -35,7 +35,7 @@ class Peeker:
         self._known: dict[int, _Views] = {}  # by id of the first parameter
 
     def peek(self, parameters: Sequence[Tensor]) -> Peek | None:
-        """Copies; None where parameters are no plain tensors, or none of them is on the host."""
+        """Copy elements of the parameters; None where they are no plain tensors, or none of them is on the host."""
         if not parameters or not PLAIN_TYPES.issuperset(map(type, parameters)):
             return None
         addresses, key = list(map(_ADDRESS, parameters)), id(parameters[0])

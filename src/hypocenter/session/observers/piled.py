@@ -42,11 +42,11 @@ class Piled(Observer[Observed]):
         self._n_piled: dict[int, int] = {}
 
     def before_backward(self, roots: Sequence[Any]) -> None:
-        """Count."""
+        """Count the backward."""
         self._n_backwards += 1
 
     def before_update(self, update: Update) -> None:
-        """Has this update what another one has left?"""
+        """Find out if the gradients hold what another optimizer's update has left in them."""
         if update.optimizer is None or not update.parameters:
             return
         key, framework = id(update.optimizer), self.context.framework

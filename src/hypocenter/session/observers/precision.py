@@ -42,7 +42,7 @@ class Precision(Observer):
 
     @classmethod
     def is_wanted(cls, config: Config) -> bool:
-        """Not where nothing is to be done again."""
+        """Return whether replays are allowed."""
         return config.audit != "never" and config.replay
 
     def __init__(self, context: Context) -> None:
@@ -53,7 +53,7 @@ class Precision(Observer):
         self._is_off = False
 
     def before_update(self, update: Update) -> None:
-        """The parameters are still those that the step started from."""
+        """Replay a due step in float64 before the update, while parameters are still those that it started from."""
         if self._is_off or not self._is_due(update.step) or not update.microbatches or not update.check.is_finite:
             return
         if self.context.rank()[0] != 0:
@@ -92,7 +92,7 @@ class Precision(Observer):
 
 
 def first_inexact(steps: Sequence[Step]) -> int | None:
-    """The number of the first operator of forward whose result is far off, of operands that are not.
+    """Return the number of the first operator of forward whose result is far off, of operands that are not.
 
     What only picks elements is left out. So is what a parameter makes of exact operands in float32: where training
     brings an output to zero, it is a small difference of large numbers, and as good as that format allows.
@@ -112,7 +112,7 @@ def first_inexact(steps: Sequence[Step]) -> int | None:
 
 
 def origin_of(steps: Sequence[Step], number: int) -> int:
-    """Where its error began: each time the operand that is off most, while that explains it."""
+    """Return where an operator's error began: follow the operand that is off most, while that explains it."""
     while True:
         each = steps[number]
         pairs = [(error, made) for error, made in zip(each.before, each.made_by, strict=True) if made >= 0]
@@ -123,13 +123,13 @@ def origin_of(steps: Sequence[Step], number: int) -> int:
 
 
 def _room(device: torch.device) -> int:
-    """A share of what is free, and no more than the step itself takes: other processes may live on the device."""
+    """Return how many bytes may be used: a share of what is free, and no more than the step itself takes."""
     free = int(MEMORY * free_bytes(device))
     return min(free, peak_bytes(device) or free)
 
 
 def _inexact(steps: Sequence[Step], number: int) -> Reading:
-    """What HC236 reads: see hypocenter.detect.law_rows."""
+    """Return the row that HC236 reads: see hypocenter.detect.law_rows."""
     each, origin = steps[number], steps[origin_of(steps, number)]
     row = number_row(each.place.site or SITE, INEXACT, 0, 0, each.error, dtype=each.dtype, module=origin.op)
     source = origin.place.source() if origin is not each else None

@@ -32,7 +32,7 @@ _N_NUMBERS = 5
 
 @dataclass(slots=True)
 class _Call:
-    """One module in one micro-batch."""
+    """The calls of one module in one micro-batch."""
 
     given: Tensor | None
     made: Tensor
@@ -53,7 +53,7 @@ class Recompute(Observer):
         self._deferred = Deferred(context.ride)
 
     def attach(self) -> Callable[[], None]:
-        """Hear of modules that are called inside backward; the undo ends it."""
+        """Watch for modules that are called inside backward; the undo ends it."""
         listeners = self.context.recomputed
         listeners.append(self._recomputed)
 
@@ -116,7 +116,7 @@ class Recompute(Observer):
             call.numbers = torch.stack([*outputs, *inputs, zeros])
 
     def after_backward(self) -> None:
-        """Forward and recompute of the first micro-batch are over."""
+        """Compare the outputs of forward and recompute of the first micro-batch, which are over."""
         calls, self._calls = self._calls, {}
         if self.context.clock.microbatch or not self._listening:
             return
@@ -142,13 +142,13 @@ class Recompute(Observer):
         self._deferred.add(numbers, read)
 
     def before_update(self, update: Update) -> None:
-        """What was on its way to the host has arrived."""
+        """Read the numbers that were on their way to the host."""
         if self._deferred.waiting:
             self._deferred.read()
 
 
 def _sample_of(values: Any) -> Tensor | None:
-    """Of the first tensor in an output or in arguments."""
+    """Return a sample of the first tensor in an output or in arguments; None without one."""
     if isinstance(values, (tuple, list)):
         values = next((v for v in values if isinstance(v, Tensor)), None)
     elif not isinstance(values, Tensor):
@@ -157,7 +157,7 @@ def _sample_of(values: Any) -> Tensor | None:
 
 
 def _squares(first: Tensor, second: Tensor) -> list[Tensor]:
-    """Squared norms of the difference and of the first."""
+    """Return the squared norms of the difference and of the first."""
     wide = wide_dtype(first.device)
     first, second = first.to(wide), second.to(wide)
     return [(first - second).square().sum(), first.square().sum()]

@@ -36,7 +36,7 @@ class Relations(Observer):
 
     @classmethod
     def is_wanted(cls, config: Config) -> bool:
-        """By default where steps may be done again."""
+        """Return whether relations are to be looked at: by default where steps may be replayed."""
         return config.looks_at_relations
 
     def __init__(self, context: Context) -> None:
@@ -54,7 +54,7 @@ class Relations(Observer):
         self._is_off = False
 
     def before_update(self, update: Update) -> None:
-        """The step is complete, and the parameters are still those that it started from."""
+        """Look at relations in replays at a due step, while the parameters are still those that it started from."""
         if self._waiting:
             self._wait(update)
         now = time.perf_counter()
@@ -80,7 +80,7 @@ class Relations(Observer):
             self._spent_s += self._before - now
 
     def _wait(self, update: Update) -> None:
-        """What has no gradient in one step may have one in the next: of an expert, or a loss that was 0."""
+        """Wait before a parameter without gradient is told of: an expert, or one of a loss of 0, may get one yet."""
         norms = update.check.grad_norms
         held = {self.context.label(p) for p in update.parameters}
         for found in [each for each in self._waiting if each.parameters[0] in held]:
@@ -111,7 +111,7 @@ class Relations(Observer):
         self._note(looked, update)
 
     def _why_not(self, update: Update) -> str:
-        """Why nothing can be asked on one rank alone, or of this device."""
+        """Say why nothing can be asked on one rank alone, or of this device; "" if it can."""
         spread = [axis for axis, ranks in self.context.place().groups.items() if axis != "dp" and len(ranks) > 1]
         if spread or self.context.replayer.needs_all():
             how = ", ".join(WORDS.get(axis, axis) for axis in spread) or "sharded"

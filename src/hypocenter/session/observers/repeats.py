@@ -20,7 +20,7 @@ _ROUNDED = ROUNDINGS * FORMATS["float32"].eps
 
 
 class UnlikeTheRun(ReplayImpossible):
-    """A replay comes to another loss.
+    """Raised when a replay comes to another loss than the run.
 
     Attributes:
         apart: how far, relative.
@@ -32,7 +32,7 @@ class UnlikeTheRun(ReplayImpossible):
 
 
 def how_far(was: float, now: float) -> float:
-    """How far a replay's loss is from that of the run, relative.
+    """Return how far a replay's loss is from that of the run, relative.
 
     Raises:
         UnlikeTheRun: too far for a replay of it.
@@ -59,7 +59,7 @@ class Repeats:
         self._is_told = False
 
     def is_as_before(self, apart: float) -> bool:
-        """Whether a replay is no further off than those before allow; what is further is not remembered.
+        """Return whether a replay is no further off than those before allow; one further off is not remembered.
 
         Args:
             apart: its loss from that of the run, relative.
@@ -72,7 +72,7 @@ class Repeats:
         return True
 
     def row(self, step: int, apart: float, order: int) -> Reading | None:
-        """What HC232 reads, the first time that a replay is further off."""
+        """Return the row that HC232 reads, the first time that a replay is further off; else None."""
         if self._is_told or not math.isfinite(apart):
             return None
         row = number_row(SITE, NOT_REPEATED, step, order, apart / self._allowed, call=self._n_looks - 1)
@@ -81,7 +81,7 @@ class Repeats:
 
     @property
     def _allowed(self) -> float:
-        """A program that stopped to repeat itself may come near the loss of the run by chance."""
+        """The largest distance of a replay that counts as a repetition; once told of, no more than was seen before."""
         if self._is_told:
             return self._most
         return max(FLOOR * self._most, _ROUNDED)

@@ -42,14 +42,14 @@ class _Held:
 
 
 class _Remembered:
-    """A parameter to be digested when the session closes, by when its model may be gone that knows its name."""
+    """A parameter to be digested when the session closes; the model that knows its name may be gone by then."""
 
     def __init__(self, held: _Held) -> None:
         self._parameter = Ref(held.parameter)
         self._name, self._placement, self._module = held.name, held.placement, held.module
 
     def now(self) -> _Held | None:
-        """None when it is gone itself."""
+        """Return the parameter with its name and place; None when it is gone itself."""
         parameter = self._parameter()
         if parameter is None:
             return None
@@ -57,7 +57,7 @@ class _Remembered:
 
 
 class Replicas(Observer):
-    """Writes the digests. Off in a process that is alone."""
+    """Writes the digests of what should be equal over ranks. Off in a process that is alone."""
 
     needs = "ranks"
 
@@ -73,11 +73,11 @@ class Replicas(Observer):
         self._placements: tuple[object, Placements] | None = None
 
     def attach(self) -> Any:
-        """Watch DDP wrappers being made."""
+        """Watch for DDP wrappers as they are made; returns the undo."""
         return self._wrappers.attach()
 
     def before_update(self, update: Update) -> None:
-        """Parameters and gradients, on schedule; whether anybody wrote to the witness, always."""
+        """Digest parameters and gradients on schedule, and look always if anybody wrote to the witness."""
         if self.context.rank()[1] < 2 or self.context.config.replicas == "never":
             return
         if self._witness is not None and self._witness.is_of(update.optimizer):
@@ -105,22 +105,22 @@ class Replicas(Observer):
         self.rows += self._facts(held, update, found[-1] or 0)
 
     def _is_due(self, step: int) -> bool:
-        """At audited steps too: a parameter that is healed in the next step differs in this one alone."""
+        """Return whether this step is digested: also audited ones, as a change that heals at once shows there alone."""
         return self._is_scheduled(step) or self._is_audited(step)
 
     def _fresh(self, parameters: Sequence[Tensor]) -> list[Tensor]:
-        """Those that were not digested in this step."""
+        """Return the parameters that were not digested in this step, and note them."""
         fresh = [p for p in parameters if id(p) not in self._done[1]]
         self._done[1].update(map(id, fresh))
         return fresh
 
     def _held_elsewhere(self) -> list[Tensor]:
-        """Those with a gradient that no optimizer of this process holds: where each rank updates a part of a model."""
+        """Return parameters with a gradient that no optimizer here holds: each rank may update a part of the model."""
         held = {id(p) for each in self.context.optimizers() for group in each.param_groups for p in group["params"]}
         return [p for _, p in self.context.names.parameters() if p.grad is not None and id(p) not in held]
 
     def after_update(self, update: Update) -> None:
-        """Optimizer state, on every tenth occasion; remember what to look at when the session closes."""
+        """Digest the optimizer's state at every tenth occasion, and note what to look at when the session closes."""
         if self.context.rank()[1] < 2 or self.context.config.replicas == "never":
             return
         if self._witness is None or not self._witness.is_alive:
@@ -141,7 +141,7 @@ class Replicas(Observer):
             self.rows += self._state_rows(update)
 
     def at_end(self) -> None:
-        """The parameters as they are after the last update."""
+        """Digest the parameters as they are after the last update."""
         done: set[int] = set()
         for key, remembered in self._known.items():
             living = [h for each in remembered if (h := each.now()) is not None and id(h.parameter) not in done]
@@ -170,7 +170,7 @@ class Replicas(Observer):
         return self._placements[1]
 
     def _kinds(self) -> dict[int, str]:
-        """Class names of the modules that own parameters, by id of the parameter."""
+        """Return class names of the modules that own parameters, by the parameter's id."""
         owners = (m for root in self.context.names.roots() for m in root.modules())
         return {id(p): type(m).__name__ for m in owners for p in m._parameters.values() if p is not None}
 
@@ -243,7 +243,7 @@ class Replicas(Observer):
 
 
 def _extremes(parameter: Tensor) -> Tensor | None:
-    """Smallest and largest of a sample, float32: whether what ranks have in common is more than a constant."""
+    """Return the smallest and largest of a sample (float32), to tell later if ranks share more than a constant."""
     values = sample(parameter.detach())
     if values is None or not values.numel() or not values.is_floating_point() or values.device.type == "meta":
         return None
@@ -267,26 +267,26 @@ class _Witness:
 
     @classmethod
     def chosen(cls, update: Update) -> _Witness | None:
-        """The first small parameter that has a gradient; None when there is none."""
+        """Choose the first small parameter that has a gradient; None when there is none."""
         small = [p for p, _ in update.gradients if 0 < p.numel() <= WITNESS and p.is_floating_point()]
         return cls(update.optimizer, small[0]) if small else None
 
     @property
     def is_alive(self) -> bool:
-        """Whether the parameter still exists."""
+        """Whether the parameter and its optimizer still exist."""
         return self._optimizer() is not None and self._parameter() is not None
 
     def is_of(self, optimizer: Any) -> bool:
-        """Whether it is one of this optimizer's."""
+        """Return whether the parameter is one of this optimizer's."""
         return self._optimizer() is optimizer
 
     def remember(self) -> None:
-        """After an update."""
+        """Remember the bits after an update."""
         bits = self._bits()
         self._before = bits.clone() if bits is not None else None
 
     def look(self) -> None:
-        """Before the next one."""
+        """Compare the bits before the next update, and count if they have changed."""
         now, before = self._bits(), self._before
         if now is None or before is None or now.device != before.device or now.shape != before.shape:
             return
@@ -295,12 +295,12 @@ class _Witness:
         self._before = now.clone()
 
     def _bits(self) -> Tensor | None:
-        """What is here of it, as integers: a NaN is equal to itself."""
+        """Return the values on this rank as integers, so that a NaN is equal to itself."""
         parameter = self._parameter()
         values = local(parameter) if parameter is not None else None
         return values.view(_INTEGER[values.itemsize]) if values is not None and values.itemsize in _INTEGER else None
 
     @property
     def n_changed(self) -> Tensor | None:
-        """How often it was changed between updates, on its device."""
+        """How often the parameter was changed between updates, on its device; None if it was never looked at."""
         return self._n_changed

@@ -31,7 +31,7 @@ class SameDraws(Observer):
         self._is_told = self._is_order_told = self._are_workers_told = False
 
     def before_update(self, update: Update) -> None:
-        """From what state did the first forward of this step begin, and has it drawn from there?"""
+        """Compare the state from which this step's first forward began with those before; did it draw from there?"""
         step = update.step
         handed = self.context.handed()
         if handed is not None and handed.alike and not self._are_workers_told:
@@ -62,7 +62,7 @@ class SameDraws(Observer):
             self.rows.append(number_row("laws", SAME_DRAWS, step, order, float(self._n_same)))
 
     def _n_repeats(self, optimizer: Any, handed: Handed) -> int:
-        """Passes that this optimizer was given again: a program that trains one model after another may seed each."""
+        """Return how often this optimizer was given a pass again: programs that train several models may seed each."""
         known = self._began.get(id(optimizer))
         if known is None or known[0]() is not optimizer or known[1] > handed.n_repeats:
             known = self._began[id(optimizer)] = weakref.ref(optimizer), handed.n_repeats
@@ -70,7 +70,7 @@ class SameDraws(Observer):
 
 
 def _has_drawn(begun: RngState) -> bool:
-    """Whether a generator of torch has moved on since."""
+    """Return whether a generator of torch has moved on since."""
     if not torch.equal(begun.cpu, torch.get_rng_state()):
         return True
     if begun.device is None or begun.device_type is None or is_capturing(begun.device_type):

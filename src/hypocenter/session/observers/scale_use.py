@@ -31,7 +31,7 @@ class ScaleUse(Observer[ContextT]):
         self.is_alone = False  # one optimizer makes all updates
 
     def is_applied(self, update: Update, scale: float) -> bool:
-        """Whether every loss of this update is known to carry the scale, or may; notes it where one does not."""
+        """Return whether every loss of this update carries the scale, or may; write a row where one does not."""
         known = [m for m in self.multipliers if m is not None]
         if not known or len(known) < len(self.multipliers):
             return bool(known)
@@ -47,7 +47,7 @@ class ScaleUse(Observer[ContextT]):
         return True
 
     def compare(self, update: Update, scale: float, before_hand: Mapping[str, float]) -> None:
-        """Norms that a clip saw, and those after backward, with those of now.
+        """Compare the norms that a clip saw, and those after backward, with those at the update.
 
         Args:
             before_hand: norms as backward left them, where they were taken.
@@ -67,18 +67,18 @@ class ScaleUse(Observer[ContextT]):
                 self.note(update, misuse.ASKED_SCALE, [self.n_asked])
 
     def forget(self) -> None:
-        """The gradients are used: what comes belongs to the next update."""
+        """Forget what was measured: the gradients are used, and what comes belongs to the next update."""
         self.multipliers, self.clips, self.value_clip, self.n_asked = [], [], "", 0
 
     def note(self, update: Update, site: str, values: Iterable[float], module: str = "") -> None:
-        """A row for each of these values."""
+        """Write a row for each of these values."""
         for value in values:
             row = scalar_reading(site, "scaler", float(value), update.step, self.context.clock.next_order())
             self.rows.append(replace(row, module=module))
 
 
 def ratio(after: Mapping[str, float], before: Mapping[str, float]) -> float | None:
-    """Median of after / before over the names in both."""
+    """Return the median of after / before over the names in both; None without any."""
     ratios = [norm / before[name] for name, norm in after.items() if before.get(name, 0.0) > 0.0]
     finite = [ratio for ratio in ratios if math.isfinite(ratio)]
     return statistics.median(finite) if finite else None

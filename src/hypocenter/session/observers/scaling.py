@@ -57,25 +57,25 @@ class Scaling(ScaleUse[Context]):
         self._updated: set[int] = set()  # optimizers that have updated under our eyes
 
     def attach(self) -> Callable[[], None]:
-        """Listen to GradScaler."""
+        """Listen to GradScaler; returns the undo."""
         return scaler_calls.attach(self, self.context.warn)
 
     # calls on the scaler (hypocenter.tap.scaler_calls.ScalerListener)
 
     def made(self, scaler: Any) -> None:
-        """A scaler was constructed."""
+        """Note that a scaler was constructed."""
         self._made.add(scaler)
 
     def loaded(self, scaler: Any) -> None:
-        """It got its state from a checkpoint."""
+        """Note that a scaler got its state from a checkpoint."""
         self._loaded.add(scaler)
 
     def asked(self, scaler: Any) -> None:
-        """The program read its scale."""
+        """Count that the program read the scaler's scale."""
         self.n_asked += 1
 
     def scaled(self, scaler: Any, outputs: Any) -> None:
-        """A loss, or several, were multiplied by its scale."""
+        """Note that a loss, or several, were multiplied by the scaler's scale."""
         if not scaler.is_enabled():
             return
         self._is_scaling = True
@@ -86,23 +86,23 @@ class Scaling(ScaleUse[Context]):
         self._scalers[id(scaler)] = scaler
 
     def unscaled(self, scaler: Any, optimizer: Any) -> None:
-        """The scale was taken out of an optimizer's gradients, by the program or by the scaler's own step."""
+        """Note that the program has taken the scale out of an optimizer's gradients, before the scaler's own step."""
         if scaler.is_enabled() and not self._in_step:
             self._contributions.unscaled(optimizer)
 
     def updated(self, scaler: Any) -> None:
-        """The scale may have changed."""
+        """Note that the scaler's scale may have changed."""
         self._contributions.scale_changed(id(scaler))
 
     def clipping_values(self, parameters: Any) -> None:
-        """`clip_grad_value_` is about to run."""
+        """Note that `clip_grad_value_` is about to run on gradients with the scale in them."""
         if self._is_scaling and not self._contributions.is_unscaled(_tensors(parameters)):
             self.value_clip = "clip_grad_value_"
 
     # training
 
     def before_backward(self, roots: Sequence[torch.Tensor]) -> None:
-        """What the loss carries. In the first step a scaler that is not torch's has not shown itself yet."""
+        """Note the scale that the loss carries; in the first step a scaler that is not torch's was not seen yet."""
         if not self._is_scaling and self.context.clock.step > 0:
             return
         if self._is_used:
@@ -113,7 +113,7 @@ class Scaling(ScaleUse[Context]):
         self._contributions.before_backward(owner)
 
     def after_backward(self) -> None:
-        """At an audit: the norms as backward left them."""
+        """Take the norms as backward left them, at an audit."""
         if not self._is_scaling:
             return
         self._contributions.after_backward()
@@ -123,18 +123,18 @@ class Scaling(ScaleUse[Context]):
                 self._backward = [name for name, _ in pairs], norms([g for _, g in pairs])
 
     def before_clip(self, parameters: Sequence[torch.Tensor], max_norm: float) -> None:
-        """The program may unscale them before their norms arrive."""
+        """Note if the gradients carry the scale, as the program may unscale them before their norms arrive."""
         if self._is_scaling:
             self._clipping[id(parameters)] = not self._contributions.is_unscaled(parameters)
 
     def seen_before_clip(self, parameters: Sequence[torch.Tensor], check: Check) -> None:
-        """Keep what the clip saw."""
+        """Keep the norms that the clip saw."""
         carries = self._clipping.pop(id(parameters), None)
         if carries is not None:
             self.clips.append((dict(check.grad_norms), carries))
 
     def before_update(self, update: Update) -> None:
-        """Compare the norms of now with those of before."""
+        """Compare the norms of gradients at the update with those before."""
         scaled = update.scaled
         if scaled is None:
             if self._is_scaling and self._backward is not None:
@@ -153,7 +153,7 @@ class Scaling(ScaleUse[Context]):
             self._factors(update, scaled)
 
     def after_update(self, update: Update) -> None:
-        """Everything measured belonged to this update."""
+        """Forget what was measured: all of it belonged to this update."""
         self._updated.add(id(update.optimizer))
         self.is_alone = len(self._updated) == 1
         self._in_step = False
@@ -178,7 +178,7 @@ class Scaling(ScaleUse[Context]):
         return step < self._audit_until or step % AUDIT_EVERY == 0
 
     def _owner(self, roots: Sequence[torch.Tensor]) -> int | None:
-        """The scaler that made one of these roots."""
+        """Return the scaler that scaled one of these roots; None if none did."""
         for root in roots:
             reference, owner = self._scaled_roots.pop(id(root), (None, None))
             if reference is not None and reference() is root:
@@ -192,7 +192,7 @@ class Scaling(ScaleUse[Context]):
             return multiplier(roots[0])
 
     def _look_for_scale(self, update: Update) -> None:
-        """The optimizer steps by itself: is what it uses what backward of a scaled loss has left?"""
+        """Find out if an optimizer that steps by itself uses gradients with the scale left in them."""
         scaler = self._scalers.get(self._last_owner)
         is_of_scaler = bool(self.multipliers) and all(m == math.inf for m in self.multipliers)
         if scaler is None or not is_of_scaler or self.n_asked or self._contributions.is_unscaled(update.parameters):
@@ -211,7 +211,7 @@ class Scaling(ScaleUse[Context]):
         return dict(zip(names, to_host(values), strict=True)) if names else {}
 
     def _look_at_state(self, update: Update, scaled: ScaledUpdate) -> None:
-        """At the first step of a torch scaler: as new, although the optimizer goes on from a checkpoint?"""
+        """Find out at a torch scaler's first step if it is new although the optimizer goes on from a checkpoint."""
         scaler, state = scaled.scaler, scaled.state
         if scaler in self._judged or not isinstance(scaler, torch.amp.GradScaler):
             return
@@ -228,7 +228,7 @@ def _gradient(parameter: torch.Tensor) -> torch.Tensor | None:
 
 
 def _is_heard(scaler: Any) -> bool:
-    """Whether its `unscale_` is the one that we listen to: FSDP's scaler and foreign ones have their own."""
+    """Return whether its `unscale_` is the one that we listen to: FSDP's scaler and foreign ones have their own."""
     ours = torch.amp.GradScaler.unscale_
     return getattr(type(scaler), "unscale_", ours) is ours
 
@@ -240,7 +240,7 @@ def _tensors(value: Any) -> list[torch.Tensor]:
 
 
 def _updates_behind(optimizer: Any) -> int:
-    """Updates that the state of an optimizer speaks of; 2 for a momentum that counts nothing."""
+    """Return how many updates an optimizer's state tells of; 2 for a momentum that counts nothing."""
     state = getattr(optimizer, "state", None) or {}
     most = 0
     for entry in list(state.values())[:FEW]:
@@ -260,7 +260,7 @@ def _updates_behind(optimizer: Any) -> int:
 # mixed.
 @dataclass(slots=True)
 class _Pending:
-    """One optimizer between two of its steps."""
+    """What one optimizer has been given between two of its steps."""
 
     optimizer: Any
     epochs: set[int] = field(default_factory=set)  # of the backwards that added to its gradients
@@ -281,21 +281,21 @@ class Contributions:
         self._n_looks = 0
 
     def scale_changed(self, scaler_id: int) -> None:
-        """`update()` was called."""
+        """Count a call of `update()`."""
         self._epoch[scaler_id] = self._epoch.get(scaler_id, 0) + 1
 
     def unscaled(self, optimizer: Any) -> None:
-        """`unscale_` was called by the program."""
+        """Note that the program called `unscale_`."""
         if optimizer is not None:
             self._of(optimizer).is_unscaled = True
 
     def is_unscaled(self, parameters: Sequence[torch.Tensor]) -> bool:
-        """Whether `unscale_` has been called for the optimizer of the first of these since its last step."""
+        """Return whether `unscale_` was called, since the last step, for the optimizer of the first of these."""
         first = next((id(p) for p in parameters if p.grad is not None), None)
         return any(entry.is_unscaled and first in entry.ids for entry in self._pending.values())
 
     def before_backward(self, scaler_id: int | None) -> None:
-        """A backward of a loss that this scaler has scaled; None: of any other."""
+        """Note that a backward begins of a loss that this scaler has scaled; None: of any other loss."""
         self._in_backward = None if scaler_id is None else self._epoch.get(scaler_id, 0)
         if self._in_backward is None:
             return
@@ -307,7 +307,7 @@ class Contributions:
             entry.before = _state_of(entry.optimizer) if is_mixed or entry.is_unscaled else []
 
     def after_backward(self) -> None:
-        """It has run: whose gradients has it changed?"""
+        """Note whose gradients the backward has changed."""
         epoch, self._in_backward = self._in_backward, None
         if epoch is None:
             return
@@ -318,7 +318,7 @@ class Contributions:
             entry.epochs.add(epoch)
 
     def at_step(self, optimizer: Any, scaler_id: int, scale: float) -> tuple[list[float], int]:
-        """The scales of this update's backwards that are not of the present epoch, and how many came too late."""
+        """Return the other scales that this update's backwards had, and how many backwards came after `unscale_`."""
         epoch = self._epoch.get(scaler_id, 0)
         self._scale[scaler_id, epoch] = scale
         self._scale.pop((scaler_id, epoch - 8), None)
@@ -327,7 +327,7 @@ class Contributions:
         return others, entry.n_late
 
     def stepped(self, optimizer: Any) -> None:
-        """Its gradients are used."""
+        """Begin anew: the optimizer's gradients are used."""
         entry = self._of(optimizer)
         entry.epochs.clear()
         entry.is_unscaled, entry.n_late = False, 0
@@ -339,7 +339,7 @@ class Contributions:
         return entry
 
     def _has_gradients(self, optimizer: Any) -> bool:
-        """Whether any gradient is there that is not zero."""
+        """Return whether any gradient is there that is not zero."""
         held = [p.grad for p in _parameters(optimizer) if p.grad is not None and p.grad.layout == torch.strided]
         if not held:
             return False
@@ -355,5 +355,5 @@ def _parameters(optimizer: Any) -> list[torch.Tensor]:
 
 
 def _state_of(optimizer: Any) -> list[tuple[int, int]]:
-    """Identity and version of each gradient: a backward that adds to it changes one of them."""
+    """Return identity and version of each gradient: a backward that adds to it changes one of them."""
     return [(id(p.grad), p.grad._version if p.grad is not None else 0) for p in _parameters(optimizer)]

@@ -26,7 +26,7 @@ ENOUGH = 4  # updates that were not skipped, to know whether a schedule steps on
 
 @dataclass(slots=True)
 class _Count:
-    """One scheduler, or one average of weights."""
+    """What is known of one scheduler, or of one average of weights."""
 
     owner: weakref.ref[Any]  # the scheduler or average
     name: str  # its class
@@ -63,7 +63,7 @@ class Schedules(Observer[Observed]):
         self._last: dict[int | None, tuple[bool, float | None]] = {}  # skipped, learning rate; by optimizer, None: any
 
     def attach(self) -> Callable[[], None]:
-        """Listen to schedulers and averages."""
+        """Listen to schedulers and averages; returns the undo."""
         return self.context.framework.schedules(self._advanced, self.context.warn)
 
     def _advanced(self, scheduler: Any, optimizer: Any) -> None:
@@ -81,7 +81,7 @@ class Schedules(Observer[Observed]):
             count.after.append(len(self.context.tape.microbatches))
 
     def before_update(self, update: Update) -> None:
-        """The time since the update before is over: what has advanced in it?"""
+        """Count what has advanced since the update before."""
         for count in self._counts.values():
             if count.optimizer is None or count.optimizer is update.optimizer:
                 self._close(count, update)
@@ -89,7 +89,7 @@ class Schedules(Observer[Observed]):
                 self._look_for_another(count, update)
 
     def _look_for_another(self, count: _Count, update: Update) -> None:
-        """Does it set the learning rate of an optimizer that is not used, while another one has its parameters?"""
+        """Tell of a schedule for an optimizer that is not used, while another one updates its parameters."""
         own, theirs = (getattr(each, "param_groups", None) for each in (count.optimizer, update.optimizer))
         if not own or not theirs or any(group is other for group in own for other in theirs):
             return
@@ -110,7 +110,7 @@ class Schedules(Observer[Observed]):
             count.n_of_another = -(1 << 30)
 
     def _look_at_place(self, count: _Count, update: Update) -> None:
-        """Where it stands: at its beginning although the optimizer is not, or past its end."""
+        """Tell of a schedule that is at its beginning although the optimizer is not, or that is past its end."""
         scheduler = count.owner()
         at, end = getattr(scheduler, "last_epoch", None), getattr(scheduler, "T_max", None)
         if not isinstance(at, int):
@@ -124,7 +124,7 @@ class Schedules(Observer[Observed]):
                 self._row(count, misuse.ANEW, before, update.step)
 
     def _n_made(self, update: Update) -> float:
-        """Updates that the optimizer has counted; 0: it counts none, or on a device."""
+        """Return how many updates the optimizer has counted; 0 if it counts none, or on a device."""
         framework = self.context.framework
         optimizer = framework.optimizer(update.optimizer)
         if optimizer is None or not update.parameters:
@@ -169,7 +169,7 @@ class Schedules(Observer[Observed]):
             self._write(count, update.step)
 
     def after_update(self, update: Update) -> None:
-        """Was it skipped, by a loss scaler?"""
+        """Note if a loss scaler skipped the update."""
         self._step = update.step
         self._updated.add(id(update.optimizer))
         skipped = update.skipped and update.scaled is not None
@@ -179,7 +179,7 @@ class Schedules(Observer[Observed]):
                 count.last_skipped = skipped
 
     def at_end(self) -> None:
-        """The counts of the whole run, of what has advanced on skipped updates."""
+        """Write the counts of the whole run, of what has advanced on skipped updates."""
         for count in self._counts.values():
             if count.last_skipped is not None:
                 count.n_skipped += count.last_skipped
@@ -190,7 +190,7 @@ class Schedules(Observer[Observed]):
                 self._row(count, misuse.SCHEDULE_END, 1.0, self._step)
 
     def _learning_rate(self, optimizer: Any) -> tuple[float | None, float | None]:
-        """Of the first group: now, and the most that its schedule will reach."""
+        """Return the first group's learning rate as it is now, and the most that its schedule will reach."""
         groups = getattr(optimizer, "param_groups", None)
         if not groups:
             return None, None
@@ -214,6 +214,6 @@ class Schedules(Observer[Observed]):
 
 
 def _unwrapped(optimizer: Any) -> Any:
-    """The torch optimizer inside a framework's wrapper (accelerate's)."""
+    """Return the torch optimizer inside a framework's wrapper (accelerate's)."""
     inner = getattr(optimizer, "optimizer", None)
     return inner if inner is not None and hasattr(inner, "param_groups") else optimizer

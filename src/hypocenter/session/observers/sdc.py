@@ -47,7 +47,7 @@ MAX_OPS = 4  # wrong ops that are written down
 
 
 class SdcCheck(Observer):
-    """Does micro-batches again and writes down what came of it."""
+    """Replays micro-batches and writes down how their bits compare with the run's."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -69,7 +69,7 @@ class SdcCheck(Observer):
     # what the run computes
 
     def before_backward(self, roots: Sequence[torch.Tensor]) -> None:
-        """Take the bits of the gradients of this micro-batch as they come, if this step is to be checked."""
+        """Take the bits of this micro-batch's gradients as they come, if this step is to be checked."""
         if (
             self._hooks
             or len(self._witness) >= MAX_MICROBATCHES
@@ -93,7 +93,7 @@ class SdcCheck(Observer):
         return take
 
     def after_backward(self) -> None:
-        """The hooks come off; what they saw is kept by micro-batch."""
+        """Take the hooks off, and keep what they saw by micro-batch."""
         if self._hooks:
             for hook in self._hooks:
                 hook.remove()
@@ -102,13 +102,13 @@ class SdcCheck(Observer):
             self._seen = []
 
     def seen_before_clip(self, parameters: Sequence[torch.Tensor], check: Check) -> None:
-        """Clipping will hide how large the gradients are."""
+        """Note if the gradients are suspiciously large, as clipping will hide that."""
         self._was_far_out = self._was_far_out or self._is_suspicious(check)
 
     # what comes of doing it again
 
     def before_update(self, update: Update) -> None:
-        """Do it again, if this step is to be checked or looks wrong."""
+        """Replay the step, if it is to be checked or looks wrong."""
         witness, self._witness = self._witness, {}
         was_far_out, self._was_far_out = self._was_far_out, False
         if update.step == self._done_step or not update.microbatches:
@@ -156,7 +156,7 @@ class SdcCheck(Observer):
             self._again.insist(found, microbatch)
 
     def _run_bits(self, microbatch: Microbatch, seen: Any, grads: Bits | None) -> Bits | None:
-        """What the run computed, as far as it is known."""
+        """Return the bits of losses and gradients that the run computed, as far as they are known."""
         prints: dict[str, Print] = {}
         if len(microbatch.values) == len(microbatch.roots):
             prints.update(computed(list(microbatch.values), []).prints)
@@ -195,7 +195,7 @@ class SdcCheck(Observer):
         return self.context.config.replay and not is_scaling and self._n_suspicions < MAX_SUSPICIONS
 
     def _local_suspicion(self, update: Update) -> str:
-        """A local gradient that is not finite, or far above those before, before any reduction."""
+        """Say what is suspicious about a local gradient before any reduction: not finite, or far above the last."""
         found = next((r for r in update.rows if r.port == LOCAL and (r.call == RECENT or r.summary.n_nonfinite)), None)
         if found is None or not self._may_look(update):
             return ""
@@ -203,7 +203,7 @@ class SdcCheck(Observer):
         return f"the local gradient of {found.site} was {what}"
 
     def _local(self, update: Update) -> Bits | None:
-        """Norms of local gradients before the reduction, as far as another observer has written them down.
+        """Return norms of local gradients before the reduction, if another observer has written them down.
 
         What is in `.grad` at an update would not do: programs scale it, add noise to it, clip it by hand.
         """
@@ -214,7 +214,7 @@ class SdcCheck(Observer):
         return Bits(prints=prints) if prints and len(prints) == len(rows) else None
 
     def _is_changed_by_hooks(self) -> bool:
-        """Whether the program has hooks that see gradients after they are accumulated: a replay does not call them."""
+        """Return whether hooks of the program's see gradients after they accumulate: a replay does not call them."""
         tables = (getattr(p, "_post_accumulate_grad_hooks", None) or {} for _, p in self.context.names.parameters())
         hooks = (getattr(hook, "__func__", hook) for table in tables for hook in table.values())
         return any(not getattr(hook, "__module__", "").startswith("hypocenter.") for hook in hooks)
@@ -248,7 +248,7 @@ class Rows:
         module: str = "",
         source: Source | None = None,
     ) -> None:
-        """One row."""
+        """Add one row."""
         self.made.append(
             Reading(
                 step=self._step, microbatch=self._microbatch, phase="comm", site=SITE, port=port,
@@ -258,7 +258,7 @@ class Rows:
         )  # fmt: skip
 
     def examined(self, found: Examined, why: str) -> None:
-        """What this device made of its own micro-batch.
+        """Add rows of how this device's replay of its own micro-batch compares with the run.
 
         Args:
             why: it was done again: "schedule", or what looked wrong.
@@ -279,25 +279,25 @@ class Rows:
             self.add("batch", Summary(n=found.n_bad_inputs, n_nan=found.n_bad_inputs))
 
     def repeated(self, port: str, distances: Sequence[float]) -> None:
-        """How far each further replay was from the first."""
+        """Add a row of how far each further replay was from the first."""
         if distances:
             self.add(port, summary_of(distances))
 
     def difference(self, port: str, found: Difference, digest: int, *, by: str = "") -> None:
-        """How bits differ: a summary over parameters of the relative difference of norms; who differs."""
+        """Add a row of how bits differ: relative differences of norms, over parameters, and the names of these."""
         names = found.names[:MAX_NAMES]
         self.add(port, summary_of(found.relative), names=(by, *names) if by else names, digest=digest)
 
     def ops(self, port: str, report: OpReport) -> None:
-        """How many ops agree with float64 (0), do not (1), or were not judged (NaN)."""
+        """Add a row of how many ops agree with float64 (0), do not (1), or were not judged (NaN)."""
         self.add(port, counts(report.n_checked, len(report.wrong), report.n_unknown + report.n_late))
 
     def counted(self, port: str, n_checked: int, n_wrong: int) -> None:
-        """The same of a neighbour's ops."""
+        """Add a row of how many of a neighbour's ops were checked and wrong."""
         self.add(port, counts(n_checked, n_wrong, 0))
 
     def parting(self, place: OpPlace | None, op: str, here: int, there: int) -> None:
-        """Where a neighbour with the same inputs came to other bits, and who of the two is not of one mind."""
+        """Add rows of where a neighbour with the same inputs came to other bits, and which of the two varies."""
         source = place.source() if place is not None else None
         self.add("parting", names=(place.site if place is not None else "",), op=op, source=source)
         self.add("parting.here", summary_of([float(here)]))
@@ -314,7 +314,7 @@ class Rows:
 
 
 def counts(n_checked: int, n_wrong: int, n_unknown: int) -> Summary:
-    """Ops as numbers: 0 right, 1 wrong, NaN not judged."""
+    """Return a summary of ops as numbers: 0 right, 1 wrong, NaN not judged."""
     n_right = max(0, n_checked - n_wrong)
     return Summary(
         n=n_checked + n_unknown, n_nan=n_unknown, n_hist=n_checked + n_unknown, n_zero=n_right,
@@ -324,7 +324,7 @@ def counts(n_checked: int, n_wrong: int, n_unknown: int) -> Summary:
 
 
 def summary_of(values: Sequence[float]) -> Summary:
-    """The Summary of some Python numbers."""
+    """Return the Summary of some Python numbers."""
     finite = [v for v in values if math.isfinite(v)]
     some: dict[str, Any] = {}
     if finite:

@@ -20,12 +20,12 @@ _OURS = 3  # references to what we hold ourselves: of the Held, and while it is 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """A dict or list of the program's: it may hold other tensors tomorrow, and be gone the day after."""
+    """A dict or list of the program's: it may hold other tensors later, or be gone."""
 
     values: Any
 
     def at(self, key: Any) -> Callable[[], Tensor | None]:
-        """What gives the tensor that is there now."""
+        """Return a function that gives the tensor that is there when it is called, or None."""
 
         def now() -> Tensor | None:
             if sys.getrefcount(self.values) <= _OURS - 1:
@@ -44,7 +44,7 @@ Shadow = tuple[Tensor, Callable[[], Tensor | None]]
 
 
 def shadows(context: Context, trained: Sequence[Tensor]) -> Iterator[tuple[str, Mapping[str, Shadow]]]:
-    """Whatever Python holds that has a clone of each trained parameter: what it is called, and its pairs by name.
+    """Yield whatever Python holds that has a clone of each trained parameter: its kind, and the pairs by name.
 
     Args:
         trained: what an optimizer updates.

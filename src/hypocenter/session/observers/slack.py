@@ -11,6 +11,6 @@ ROUNDINGS, FEW_ROUNDINGS = 32, 2  # of the largest of a tensor, in its format, o
 
 @functools.cache
 def slack_of(dtype: str) -> float:
-    """Of the largest of a tensor: who moves a weight and puts it back by arithmetic leaves a rounding."""
+    """Return the share of a tensor's largest value by which a weight that is moved and put back may be off."""
     form = FORMATS.get(dtype)
     return 0.0 if form is None else form.eps * (ROUNDINGS if form.fraction_bits >= 23 else FEW_ROUNDINGS)

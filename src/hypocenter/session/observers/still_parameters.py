@@ -30,7 +30,7 @@ class _Before:
 
 
 class StillParameters(Observer):
-    """Says something at the end only, and only where most of them stood still."""
+    """Tells at the end of the run if most parameters stood still; keeps silent otherwise."""
 
     _n_updates: dict[int, int]
     _before: dict[int, _Before]
@@ -40,7 +40,7 @@ class StillParameters(Observer):
         self._n_updates, self._before = {}, {}
 
     def before_update(self, update: Update) -> None:
-        """Keep what the parameters are that are about to be updated for the first time."""
+        """Keep the values of parameters that are about to be updated for the first time."""
         key = id(update.optimizer)
         n_seen = self._n_updates.get(key, 0)
         if n_seen >= _FIRST_UPDATES:
@@ -58,7 +58,7 @@ class StillParameters(Observer):
             self._before[id(parameter)] = _Before(Ref(parameter), _some(values), norm)
 
     def at_end(self) -> None:
-        """Compare."""
+        """Compare the parameters with what they were at the first updates."""
         alive = [
             (b, v) for b in self._before.values() if (p := b.parameter()) is not None and (v := local(p)) is not None
         ]

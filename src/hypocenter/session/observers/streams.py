@@ -51,7 +51,7 @@ _SHIFTS = (0, 16, 32, 48)  # a digest travels as four numbers below 2**16, which
 
 
 class Streams(Observer):
-    """Writes the digests."""
+    """Writes digests of batches and random states, and learning rates."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -67,7 +67,7 @@ class Streams(Observer):
         self._handed: list[tuple[int, str, Summary]] = []  # micro-batch, port, what a loader said of its batch
 
     def before_backward(self, roots: Sequence[Tensor]) -> None:
-        """A micro-batch is complete: start on its digests."""
+        """Start to digest a micro-batch, as its forward is over."""
         events = self.context.tape.events
         start = self._n_events if self._n_events <= len(events) else 0
         self._n_events = len(events)
@@ -123,7 +123,7 @@ class Streams(Observer):
         )  # fmt: skip
 
     def before_update(self, update: Update) -> None:
-        """What has arrived; what the first forward of the step started from; learning rates."""
+        """Write the digests that have arrived, what the first forward of the step started from, and learning rates."""
         self._n_events = self._n_sent = 0
         arrived = self._arrived[:]
         self._arrived.clear()
@@ -189,7 +189,7 @@ class Streams(Observer):
 
 
 def _ports(values: Tensor, *, is_full: bool) -> list[tuple[str, Tensor]]:
-    """What is digested of a tensor: whole numbers at every step, of floats a sample, and at full steps all as well."""
+    """Return what is digested of a tensor: all integers; a sample of floats, and at full steps all of them too."""
     if not (values.is_floating_point() or values.is_complex()):
         return [(BATCH_PORT, values)]
     brief = values if values.numel() <= BRIEF else values.reshape(-1)[:: -(-values.numel() // BRIEF)].contiguous()
@@ -197,7 +197,7 @@ def _ports(values: Tensor, *, is_full: bool) -> list[tuple[str, Tensor]]:
 
 
 def _moments(values: Tensor) -> Tensor:
-    """As `moments`, on the device, of a sample: [4], float32."""
+    """Return smallest, largest, mean and spread of a sample: float32 [4], on the device."""
     values = torch.view_as_real(values) if values.is_complex() else values
     wide = values.detach().reshape(-1)[:: max(1, values.numel() // BRIEF)].float()
     wide = wide.nan_to_num(nan=math.nan, posinf=math.inf, neginf=0.0)  # an additive mask
@@ -220,7 +220,7 @@ class _Reader:
 
 
 def _random_states(rng: RngState) -> Iterator[tuple[str, Tensor]]:
-    """Stream -> its state as a tensor on the host."""
+    """Yield the name of each random generator and its state, as a tensor on the host."""
     yield "cpu", rng.cpu
     if rng.device is not None and rng.device_type is not None:
         yield rng.device_type, rng.device

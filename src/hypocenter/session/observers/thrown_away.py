@@ -27,7 +27,7 @@ SURE, SURE_OF_SAMPLES = 0.999, 0.8  # of the largest norm: what was thrown away 
 
 @dataclass(slots=True)
 class _Seen:
-    """Of one optimizer."""
+    """What is known of one optimizer's updates: the usual number of micro-batches, and their size."""
 
     number: int  # of micro-batches at an update
     n_usual: int = 0  # updates with so many
@@ -38,13 +38,13 @@ class _Seen:
 
 
 class ThrownAway:
-    """Counts micro-batches, and remembers how large what was used has been."""
+    """Counts micro-batches, and remembers the size of the gradients and losses that were used."""
 
     def __init__(self) -> None:
         self._seen: dict[int, _Seen] = {}  # by id of the first parameter
 
     def n_more(self, update: Update) -> int:
-        """How many micro-batches more than usual there are before this update."""
+        """Return how many micro-batches more than usual there are before this update."""
         seen = self._of(update)
         more = len(update.microbatches) - seen.number
         seen.n_with_more = seen.n_with_more + 1 if more == seen.more > 0 else int(more > 0)
@@ -56,23 +56,23 @@ class ThrownAway:
         return more
 
     def all_count(self, update: Update) -> None:
-        """From here on there are as many as now."""
+        """Take the present number of micro-batches as usual from here on."""
         seen = self._of(update)
         seen.number, seen.n_usual, seen.more, seen.n_with_more = len(update.microbatches), 0, 0, 0
 
     def remember(self, update: Update, norm: float) -> None:
-        """What was used: the norm of its gradient before a clip, and its losses."""
+        """Remember what was used: the norm of the gradient before a clip, and the losses."""
         seen = self._of(update)
         if update.check.is_finite and math.isfinite(norm):
             seen.norms.append(norm)
             seen.losses += update.check.losses[-seen.number :]
 
     def is_known(self, update: Update) -> bool:
-        """Whether there were enough updates to know what is usual. Asked before `n_more`."""
+        """Return whether there were enough updates to know what is usual. Ask this before `n_more`."""
         return self._of(update).n_usual >= USUAL
 
     def looks_usual(self, update: Update, n_thrown: int, norm: float, *, is_of_samples: bool) -> bool:
-        """Whether what is thrown away is no larger than what was used lately."""
+        """Return whether what is thrown away is no larger than what was used lately."""
         seen, losses = self._of(update), update.check.losses
         if len(losses) != len(update.microbatches) or not seen.norms or not seen.losses:
             return False
@@ -89,7 +89,7 @@ class ThrownAway:
 
 
 def n_thrown(columns: Sequence[NDArray[Any]], target: NDArray[Any]) -> int | None:
-    """How many of the first micro-batches are not in the gradient that is used; None: it is made otherwise.
+    """Return how many of the first micro-batches are not in the used gradient; None: it is made otherwise.
 
     Args:
         columns: gradients of each micro-batch.
@@ -111,7 +111,7 @@ def n_thrown(columns: Sequence[NDArray[Any]], target: NDArray[Any]) -> int | Non
 
 
 def norm_of(columns: Sequence[NDArray[Any]], n: int, norm: float) -> float:
-    """L2 norm of what the first `n` give, by that of the others, on the samples."""
+    """Estimate the L2 norm of the first `n` micro-batches' sum from that of the others, by the samples."""
     kept = float(np.linalg.norm(np.sum(columns[n:], axis=0)))
     thrown = float(np.linalg.norm(np.sum(columns[:n], axis=0)))
     return norm * thrown / kept if kept > 0 else math.inf

@@ -43,7 +43,7 @@ _LOSSES = {"NllLossBackward0": 1, "NllLoss2DBackward0": 1}  # the dimension of c
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Heard:
-    """Cross-entropy of one micro-batch; numbers are labels in all, labels that count, and the sum of their weights."""
+    """Numbers of one micro-batch's cross-entropy: labels in all, labels that count, the sum of their weights."""
 
     microbatch: int
     place: tuple[str, int]  # the line that called backward
@@ -52,7 +52,7 @@ class _Heard:
 
 
 class _Weights:
-    """A hook on the node of a cross-entropy."""
+    """A hook on the node of a cross-entropy, which reads the weights of labels in backward."""
 
     def __init__(self, node: Any, class_dim: int) -> None:
         self._dim = class_dim
@@ -90,7 +90,7 @@ class TokenWeights(Observer):
         self._labels: list[_Heard] = []
 
     def attach(self) -> Callable[[], None]:
-        """The undo takes off a hook that is on."""
+        """Return the undo, which takes off a hook that is on."""
         return self._let_go
 
     def _let_go(self) -> None:
@@ -99,7 +99,7 @@ class TokenWeights(Observer):
         self._hook = None
 
     def before_backward(self, roots: Sequence[Tensor]) -> None:
-        """Look for the cross-entropy of this micro-batch."""
+        """Look for the cross-entropy of this micro-batch in the graph of its loss."""
         self._let_go()
         step = self.context.clock.step
         is_wanted = (self._is_several and self._n_looked < DENSE) or (self._due(step) and self._is_wanted())
@@ -111,15 +111,15 @@ class TokenWeights(Observer):
             self._hook = _Weights(node, _LOSSES[type(node).__name__])
 
     def _is_wanted(self) -> bool:
-        """Whether there are several micro-batches, or several ranks to a sequence."""
+        """Return whether there are several micro-batches, or several ranks to a sequence."""
         return self._is_several or len(self.context.place().groups.get("cp", ())) > 1
 
     def _is_over_ranks(self, step: int) -> bool:
-        """Whether sketches of this step's gradients are written, which tell what each rank weighs."""
+        """Return whether sketches of this step's gradients are written, which tell what each rank weighs."""
         return self.context.rank()[1] > 1 and self.context.audits.is_due(step)
 
     def after_backward(self) -> None:
-        """Its weights are known."""
+        """Keep the weights of this micro-batch's labels, which are known after backward."""
         hook = self._hook
         self._let_go()
         if hook is not None and hook.numbers is not None:
@@ -129,7 +129,7 @@ class TokenWeights(Observer):
                 self.context.ride(hook.numbers.float(), heard.host.extend)
 
     def before_update(self, update: Update) -> None:
-        """Compare."""
+        """Compare the shares of micro-batches in the loss with the numbers of their labels."""
         labels, self._labels = self._labels, []
         if labels and len(labels) == len(update.microbatches) and len(self.context.place().groups.get("cp", ())) > 1:
             self._write_whole(update, labels)
@@ -151,11 +151,11 @@ class TokenWeights(Observer):
                 self.rows.append(gap_row(gap, update.step, order))
 
     def after_update(self, update: Update) -> None:
-        """Does this program accumulate?"""
+        """Note whether this program accumulates gradients over several micro-batches."""
         self._is_several = len(update.microbatches) > 1
 
     def _write_whole(self, update: Update, labels: Sequence[_Heard]) -> None:
-        """The weights of all labels of this rank together: 1 for a mean over them."""
+        """Write the sum of the weights of all labels of this rank: it is 1 for a mean over them."""
         scale = update.scaled.state.scale if update.scaled is not None else 1.0
         whole = -float(sum(each.numbers.cpu()[2] for each in labels)) / (scale or 1.0)
         if math.isfinite(whole):
@@ -163,7 +163,7 @@ class TokenWeights(Observer):
             self.rows.append(number_row(LABEL_WEIGHT, "value", update.step, order, whole))
 
     def _write_labels(self, update: Update, labels: Sequence[_Heard]) -> None:
-        """How many labels this rank has, and what they weigh."""
+        """Write how many labels this rank has, and what they weigh together."""
         scale = (update.scaled.state.scale if update.scaled is not None else 1.0) or 1.0
         _, n, weight = torch.stack([each.numbers.cpu() for each in labels]).sum(0).tolist()
         if math.isfinite(weight):
@@ -171,7 +171,7 @@ class TokenWeights(Observer):
             self.rows.append(replace(row, phase="grad", summary=Summary(n=round(n), sum=-weight / scale)))
 
     def _replayed_gap(self, update: Update, factors: Sequence[float]) -> float | None:
-        """Relative difference of the gradient as used to the one with every micro-batch multiplied by its factor."""
+        """Return the relative difference of the used gradient to the one with each micro-batch times its factor."""
         unique = {id(p): p for root in self.context.names.roots() for p in root.parameters()}
         able = [p for p in unique.values() if p.requires_grad and p.is_leaf and p.numel() <= MAX_ELEMENTS]
         parameters = able[:: -(-len(able) // PARAMETERS)] if able else []
@@ -196,7 +196,7 @@ class TokenWeights(Observer):
 
 
 def _cross_entropy(root: Tensor) -> Any:
-    """The only node of a cross-entropy near a loss; None without one, or with several."""
+    """Return the only node of a cross-entropy near a loss; None without one, or with several."""
     found: list[Any] = []
     seen: set[Any] = set()
     level = [root.grad_fn] if root.grad_fn is not None else []

@@ -46,7 +46,7 @@ class Unheld(Observer):
         self._looks: dict[int | str, list[int]] = {}  # steps at which it was outside
 
     def attach(self) -> Callable[[], None]:
-        """Hear of parameters that modules are given."""
+        """Hear of parameters that modules are given; returns the undo."""
         return torch_module.register_module_parameter_registration_hook(self._given).remove
 
     def _given(self, module: nn.Module, name: str, parameter: Tensor | None) -> None:
@@ -59,13 +59,13 @@ class Unheld(Observer):
             self._made[id(parameter)] = Ref(parameter)
 
     def before_backward(self, roots: Sequence[Any]) -> None:
-        """The graph is still there, and so is what forward has made."""
+        """Note the leaves of the graph while it is there, and what forward has made with it."""
         if self._is_due(self.context.clock.step):
             name = self.context.names.param_name
             self._leaves.update((id(p), (Ref(p), name(p))) for p in _leaves(root.grad_fn for root in roots))
 
     def before_update(self, update: Update) -> None:
-        """Who got a gradient, and is held by nobody?"""
+        """Find parameters that got a gradient and that no optimizer holds."""
         leaves, self._leaves = self._leaves, {}
         framework = self.context.framework
         if not leaves or not update.check.is_finite or framework.optimizer(update.optimizer) is None:
@@ -107,13 +107,13 @@ class Unheld(Observer):
         return ref is not None and ref() is parameter
 
     def _since(self, key: int | str, step: int) -> int | None:
-        """The step at which it was first seen outside, once it was often enough."""
+        """Return the step at which it was first seen outside, once it was seen often enough; else None."""
         steps = self._looks.setdefault(key, [])
         steps.append(step)
         return steps[0] if len(steps) == LOOKS else None
 
     def _stays(self, parameter: Tensor) -> bool:
-        """Nobody moves it, by hand or in another way."""
+        """Return whether the parameter has kept its values: nobody moves it, by hand or in another way."""
         values = sample(parameter.detach(), ELEMENTS)
         ref, before = self._values.get(id(parameter), (None, None))
         if values is None:
@@ -124,7 +124,7 @@ class Unheld(Observer):
         return before.shape == values.shape and bool((before == values).all())
 
     def _hidden(self, parameters: Sequence[Tensor], own: set[int]) -> list[tuple[str, str, Tensor]]:
-        """Name, container, and the parameter, of those in a container of a model that this optimizer trains."""
+        """Return (name, container, parameter) of those in a container of a model that this optimizer trains."""
         wanted = set(map(id, parameters))
         models = [m for m in self.context.names.roots() if any(id(p) in own for p in m.parameters())]
         inside = {id(module) for model in models for module in model.modules()} if wanted else set[int]()
@@ -139,7 +139,7 @@ class Unheld(Observer):
 
 
 def _is_in_a_call() -> bool:
-    """Whether this comes from the call of a module."""
+    """Return whether this comes from the call of a module."""
     frame = sys._getframe(2)
     for _ in range(FRAMES):
         if frame is None or frame.f_code.co_name == nn.Module._call_impl.__name__:
@@ -149,7 +149,7 @@ def _is_in_a_call() -> bool:
 
 
 def _leaves(nodes: Iterable[Any]) -> Iterator[Tensor]:
-    """That a backward from these nodes adds gradients to."""
+    """Yield the tensors that a backward from these nodes adds gradients to."""
     left = [node for node in nodes if node is not None]
     seen = set(left)
     while left and len(seen) < NODES:
@@ -163,7 +163,7 @@ def _leaves(nodes: Iterable[Any]) -> Iterator[Tensor]:
 
 
 def _in_containers(prefix: str, module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
-    """(container, name, parameter) of modules and parameters in a list, tuple or dict that a module holds.
+    """Yield (container, name, parameter) of what lies in a list, tuple or dict that a module holds.
 
     Who puts one thing alone into a list does that to hide it, and who sets it to evaluation does not train it.
     """
@@ -179,7 +179,7 @@ def _in_containers(prefix: str, module: nn.Module) -> Iterator[tuple[str, str, T
 
 
 def _is_of(parameter: Tensor, other: Tensor) -> bool:
-    """Whether the other one, which an optimizer holds, is what this is a copy of, or is given its gradient."""
+    """Return whether `parameter` is a copy of `other`, which an optimizer holds, or hands its gradient on to it."""
     if parameter.shape != other.shape:
         return False
     tensors = (parameter.detach(), other.detach(), parameter.grad, other.grad)

@@ -26,7 +26,7 @@ LOOKS = 2  # in a row that find it so
 
 
 class Unmeasured(Observer):
-    """Writes a row for the first such norm of each kind."""
+    """Writes a row for the first norm of each kind whose statistics nobody has measured."""
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
@@ -35,7 +35,7 @@ class Unmeasured(Observer):
         self._told: set[bool] = set()
 
     def after_update(self, update: Update) -> None:
-        """Look at some norms of the models that were called."""
+        """Look at some norms of the models that were called, after few updates and then rarely."""
         step = update.step
         is_due = step % EVERY == 0 if step <= DENSE else step & (step - 1) == 0
         if not step or not is_due or len(self._told) == 2:
@@ -58,7 +58,7 @@ class Unmeasured(Observer):
             self._deferred.add(torch.cat([numbers for _, _, numbers in found]), read)
 
     def _norms(self) -> Iterator[tuple[str, _NormBase]]:
-        """Those with statistics and parameters of their own, of all models."""
+        """Yield the norms of all models that have statistics and parameters of their own."""
         for root in self.context.names.roots():
             for module in root.modules():
                 if isinstance(module, _NormBase) and module.running_mean is not None and module.affine:
@@ -74,7 +74,7 @@ class Unmeasured(Observer):
 
 
 def _numbers(norm: _NormBase) -> Tensor | None:
-    """Whether its statistics are as they were made; how many batches it has seen; whether its weight has changed."""
+    """Return (are statistics as they were made, batches seen, has the weight changed) as a tensor, or None."""
     if norm.running_mean is None or norm.running_var is None or norm.num_batches_tracked is None:
         return None
     held = [local(each) for each in (norm.running_mean, norm.running_var, norm.weight, norm.bias)]

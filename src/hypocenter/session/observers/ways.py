@@ -29,7 +29,7 @@ LOOKS = 4  # audited steps, before one that is held against them
 
 @dataclass(slots=True)
 class _Seen:
-    """Of one optimizer, over all steps that were looked at."""
+    """What the steps that were looked at have shown of one optimizer."""
 
     n_looks: int = 0
     fewest_values: int = 0
@@ -56,7 +56,7 @@ class Ways:
         self._seen: dict[int, _Seen] = {}  # by id of the first parameter
 
     def row(self, update: Update, paths: Paths | None, names: Sequence[str]) -> Reading | None:
-        """What HC233 reads, if this step is off.
+        """Return the row that HC233 reads, if this step is off.
 
         Args:
             paths: of the last micro-batch.
@@ -90,7 +90,7 @@ class Ways:
         return row
 
     def _never(self, update: Update, seen: _Seen, paths: Paths, names: Sequence[str]) -> Reading | None:
-        """With the last of the first looks: what was cut off at each of them, and had no gradient on another way."""
+        """Return a row of what was cut off at each of the first looks, and had no gradient elsewhere; else None."""
         given = {self._label(p) for p, _ in update.gradients}
         without = {number for number in paths.cut_off if names[number] not in given}
         seen.never = without if seen.n_looks == 0 else seen.never & without

@@ -54,7 +54,7 @@ class _Pair:
 
 @dataclass(slots=True)
 class _Copies:
-    """Of one optimizer."""
+    """What is known of the copies that one optimizer holds."""
 
     pairs: list[_Pair]
     weights: list[Ref[Tensor]]  # all that they may stand for, in order
@@ -77,7 +77,7 @@ class WorkingCopies(Observer):
         ] = {}  # by id of the optimizer's first parameter; None: nothing to look at
 
     def before_update(self, update: Update) -> None:
-        """Gradients are final, and weights are what the program made of the last update."""
+        """Compare copies with their weights, and the gradients of both, before the update."""
         if self._deferred.waiting:
             self._deferred.read()
         if not update.parameters or not update.check.is_finite:
@@ -98,7 +98,7 @@ class WorkingCopies(Observer):
         self._deferred.add(vector, lambda host: self._judge(key, copies, host, update.step, n_ranks))
 
     def _matched(self, update: Update) -> _Copies | None:
-        """Where the parameters of this optimizer, which are in no model, come from."""
+        """Find the weights of which this optimizer's parameters, which are in no model, are copies; None without."""
         named = [(name, p) for name, p in self.context.names.parameters() if p.requires_grad]
         mine = {id(p) for _, p in named}
         outside = [p for p in update.parameters if id(p) not in mine and _is_plain(p) and p.numel() >= WINDOW]
@@ -134,7 +134,7 @@ class WorkingCopies(Observer):
         return _Copies(pairs=pairs, weights=[Ref(p) for _, p in weights]) if pairs else None
 
     def _numbers(self, pair: _Pair) -> Tensor | None:
-        """How far the weight is from its copy, whether it has moved; products of the gradients. [5], float32."""
+        """Return (is weight apart from copy, has it moved, 3 products of their gradients): [5], float32, or None."""
         copy, weight = pair.copy(), pair.weight()
         if copy is None or weight is None or weight.grad is None or copy.grad is None:
             return None
@@ -191,7 +191,7 @@ def _note(steps: list[int], step: int, *, is_so: bool) -> None:
 
 
 def _are_elsewhere(copies: _Copies) -> bool:
-    """Whether what a copy became stands in the weights, at another place."""
+    """Return whether what a copy became stands in the weights, at another place."""
     flat = _flat([ref() for ref in copies.weights])
     pairs = [(copy, pair) for pair in copies.pairs if (copy := pair.copy()) is not None]
     if flat is None or not pairs:
@@ -202,7 +202,7 @@ def _are_elsewhere(copies: _Copies) -> bool:
 
 
 def _is_of_another(copies: _Copies, cosine: float) -> bool:
-    """Whether the gradient of a copy is that of the part before or after its own."""
+    """Return whether the gradient of a copy is that of the part before or after its own."""
     flat = _flat([None if (weight := ref()) is None else weight.grad for ref in copies.weights])
     pairs = [(copy, pair) for pair in copies.pairs if (copy := pair.copy()) is not None and copy.grad is not None]
     if flat is None or not pairs:
@@ -225,7 +225,7 @@ def _is_of_another(copies: _Copies, cosine: float) -> bool:
 
 
 def _flat(tensors: Sequence[Tensor | None]) -> Tensor | None:
-    """All of them in one; None where one is gone."""
+    """Return all tensors flattened into one; None where one is gone."""
     values = [each.detach().reshape(-1) for each in tensors if each is not None]
     return torch.cat(values) if len(values) == len(tensors) else None
 
@@ -240,13 +240,13 @@ def _is_plain(tensor: Any) -> bool:
 
 
 def _starts(n: int, n_windows: int) -> list[int]:
-    """Of runs at an equal distance."""
+    """Return the starts of runs at an equal distance."""
     last = n - WINDOW
     return sorted({round(i * last / max(1, n_windows - 1)) for i in range(n_windows)})
 
 
 def _place(flat: Tensor, run: Tensor) -> Tensor:
-    """Where these numbers come, and whether they do so once and are more than a constant: [2], float64."""
+    """Return where these numbers lie, and whether they do so once and are no constant: [2], float64."""
     n = flat.numel() - WINDOW + 1
     is_begin = torch.ones(n, dtype=torch.bool, device=flat.device)
     for i in range(KEY):
