@@ -14,7 +14,7 @@ __all__ = ["probe", "start_from_env", "watch"]
 
 
 def __getattr__(name: str) -> Any:
-    """`probe` is the framework's own where there is only one: torch.compile looks into it."""
+    """Return `probe` of the one framework that is imported, or one that dispatches: torch.compile looks into it."""
     if name != "probe":
         raise AttributeError(f"module 'hypocenter.session' has no attribute {name!r}")
     if "mindspore" not in sys.modules:

@@ -47,7 +47,7 @@ UNHURRIED = timedelta(hours=12)  # nobody waits for it: a rank may evaluate or s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Meeting:
-    """What the ranks said at one boundary."""
+    """What the ranks said at one boundary between steps: which step it is, and whether any of them has trouble."""
 
     step: int
     failed: bool  # some rank's step failed, and it asks for a replay
@@ -56,7 +56,7 @@ class Meeting:
 
 
 class Council:
-    """What the ranks tell each other. Closed until all have found together, and for good after the first trouble.
+    """How the ranks talk to each other. Closed until all have found together, and for good after the first trouble.
 
     Args:
         is_wanted: option `agree`.
@@ -83,7 +83,7 @@ class Council:
         return self._groups is not None
 
     def meets_at(self, step: int) -> bool:
-        """Whether it is open on all ranks at this step's boundary: one may hear of it some steps before they meet."""
+        """Return whether all ranks meet at this step's boundary: one rank may know of the others some steps before."""
         return self._groups is not None and step >= self._groups.start_step
 
     @property
@@ -102,7 +102,7 @@ class Council:
         suspect: bool = False,
         poisoned: bool = False,
     ) -> None:
-        """Training is at a boundary: tell the others, without waiting.
+        """Tell the other ranks, without waiting for them, how this rank's step went: training is at a boundary.
 
         Args:
             communicates: whether doing a step of this model again takes all ranks. Asked once.
@@ -125,7 +125,7 @@ class Council:
             self._under_way = start_most(groups.flags, tensor, timeout), tensor
 
     def end(self) -> Meeting | None:
-        """What all ranks said at this boundary: waits for it if any model needs all ranks, else None."""
+        """Return what all ranks said at this boundary, waiting for it; None if no model needs all ranks."""
         if self._groups is None or not self._groups.waits or self._under_way is None:
             return None
         _, tensor = self._under_way
@@ -135,7 +135,7 @@ class Council:
         return Meeting(step=step, failed=bool(failed), suspect=bool(suspect), poisoned=bool(poisoned))
 
     def _is_read(self, *, wait: bool) -> bool:
-        """Whether the meeting under way is over. False, and the council closed, if it never will be."""
+        """Return whether the meeting under way is over; if it can never be, close the council and return False."""
         if self._under_way is None or self._groups is None:
             return False
         work, tensor = self._under_way
@@ -158,7 +158,7 @@ class Council:
     # talk
 
     def gather(self, value: int, timeout_s: float | None = None) -> list[int] | None:
-        """Everybody's integer, by rank."""
+        """Return the integers that all ranks gave, in the order of the ranks; None if a rank did not answer."""
         from torch._C._distributed_c10d import AllgatherOptions
 
         options = AllgatherOptions()
@@ -169,14 +169,14 @@ class Council:
         return [int(each) for each in all_of_them] if done else None
 
     def most(self, values: Sequence[int], timeout_s: float | None = None) -> list[int] | None:
-        """The largest of each value over all ranks."""
+        """Return the largest of each value over all ranks; None if a rank did not answer."""
         tensor = torch.tensor(values, dtype=torch.int64, device="cpu")
         timeout = self._timeout(timeout_s)
         done = self._said("agree on a number", lambda g: start_most(g.talk, tensor, timeout), timeout_s)
         return tensor.tolist() if done else None
 
     def exchange(self, tensor: torch.Tensor, *, to: int, frm: int, timeout_s: float | None = None) -> Any:
-        """Send a tensor to one rank and get the one that another sends: a tensor on the CPU, or None."""
+        """Send a tensor to one rank and return the one that another sends, on the CPU; None if it did not come."""
         groups, wait_s = self._groups, self._timeout_s if timeout_s is None else timeout_s
         if groups is None:
             return None
@@ -192,7 +192,7 @@ class Council:
         return None
 
     def table(self) -> Table:
-        """What a replay on all ranks needs."""
+        """Return the means to agree with the other ranks that a replay on all ranks needs."""
         return Table(most=self.most, groups=self._own_groups)
 
     def _own_groups(self) -> OwnGroups | None:
@@ -204,7 +204,7 @@ class Council:
         return OwnGroups(PrefixStore(f"replay/{self._n_replays}", self._groups.store), self._timeout_s)
 
     def take_rows(self) -> list[Reading]:
-        """Rows since the last call."""
+        """Return the rows that were noted since the last call."""
         rows, self._rows = self._rows, []
         return rows
 
@@ -221,20 +221,20 @@ class Council:
     # life
 
     def close(self) -> None:
-        """The session ends: let go of the groups, but never wait for anybody."""
+        """Let go of the groups without waiting for any rank: the session ends."""
         self._is_wanted = False
         if self._assembly is not None:
             self._assembly.call_off()
         self._let_go()
 
     def forked(self) -> None:
-        """In a forked child: its threads are not here, so nothing may be ended."""
+        """Forget the groups in a forked child without ending them: their threads do not run here."""
         self._is_wanted = False
         never_freed((self._groups, self._assembly, self._under_way))
         self._groups = self._assembly = self._under_way = None
 
     def _is_there(self, communicates: Callable[[], bool]) -> bool:
-        """Whether this is one of many ranks; begins to assemble when that is new, or the job has been set up anew."""
+        """Return whether this is one of many ranks; begin to assemble them when the process group is a new one."""
         distributed = torch.distributed
         if not distributed.is_available() or not distributed.is_initialized():
             if self._job is not None:
@@ -269,7 +269,7 @@ class Council:
             self._assembly = assembly
 
     def _has_assembled(self) -> bool:
-        """Whether the groups are there now. At the step that was proposed the others' answer is a moment away."""
+        """Wait for the assembly to end and return whether the groups exist: at the agreed step it is nearly done."""
         assembly = self._assembly
         if assembly is None or not assembly.over.wait(self._timeout_s):
             return False
@@ -281,7 +281,7 @@ class Council:
         return self._groups is not None
 
     def _adjourn(self) -> None:
-        """The process group that we have assembled for is gone; another may come."""
+        """Let go of the side groups: the process group that they belong to is gone, and another may come."""
         if self._assembly is not None:
             self._assembly.call_off()
         self._let_go()
@@ -297,7 +297,7 @@ class Council:
     # trouble
 
     def _wait(self, work: Any, what: str, timeout_s: float | None = None) -> None:
-        """Wait for a work; close after the timeout, and say who has not come as far as that is known by then.
+        """Wait for a collective; after the timeout close the council, and say which ranks have not come.
 
         A rank that has waited for half of the time says so in the store: who has not is missing.
         """
@@ -323,7 +323,7 @@ class Council:
 
     @contextlib.contextmanager
     def _closing(self, why: str) -> Any:
-        """An error closes the council; it never reaches training."""
+        """Close the council when an error is raised in this context: the error never reaches training."""
         try:
             yield
         except Exception as error:
@@ -342,7 +342,7 @@ class Council:
 
 
 def _failure_of(work: Any, wait_s: float) -> Exception | None:
-    """Wait; what went wrong, if anything. Of a wait that was too short, that."""
+    """Wait for a collective and return the error that it ended with; None if it went well or is not over yet."""
     try:
         work.wait(timedelta(seconds=wait_s))
     except RuntimeError as error:
@@ -351,18 +351,18 @@ def _failure_of(work: Any, wait_s: float) -> Exception | None:
 
 
 def _brief(error: Exception | None) -> str:
-    """The first sentence, without the path of the source file that gloo puts before it."""
+    """Return the first sentence of an error, without the path of the source file that gloo puts before it."""
     text = str(error).splitlines()[0] if str(error) else type(error).__name__
     return text.partition("] ")[2].partition(". ")[0] or text[:120] if text.startswith("[/") else text[:120]
 
 
 def nobody() -> Council:
-    """A council that never opens."""
+    """Return a council that never opens, for a run in which the ranks do not talk to each other."""
     return Council(is_wanted=False, timeout_s=0.0, warn=lambda _: None)
 
 
 class _RollCall(SideThread):
-    """Says in the store that this rank waits, and finds out who does not. In a thread: the store may be gone too."""
+    """A thread that says in the store that this rank waits, and finds out who does not: the store may be gone too."""
 
     def __init__(self, groups: Assembled | None, rank: int, world_size: int, until: float) -> None:
         super().__init__("hypocenter-roll-call", 1.0)
@@ -371,11 +371,11 @@ class _RollCall(SideThread):
         self.missing: list[int] = []
 
     def call_off(self) -> None:
-        """Look now."""
+        """Stop waiting and look now which ranks have not come."""
         self.ask.set()
 
     def work(self) -> None:
-        """Say `waits/RANK`; when asked, list who has not."""
+        """Write `waits/RANK` to the store; when asked, list the ranks that have not written theirs."""
         if self._groups is None:
             return
         with contextlib.suppress(Exception):

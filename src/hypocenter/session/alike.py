@@ -14,7 +14,7 @@ _ROUNDINGS = 64  # of sums in another order
 
 
 def are_alike(weight: Any, slope: Any, eps: float) -> Any:
-    """Whether all rows of a weight are equal and not 0, and those of its gradient equal to rounding.
+    """Return whether all rows of a weight are equal and not 0, and those of its gradient equal but for rounding.
 
     Args:
         weight: [units, ...], an array of torch's or NumPy's.
@@ -31,5 +31,5 @@ def are_alike(weight: Any, slope: Any, eps: float) -> Any:
 
 
 def alike_row(names: Sequence[str], step: int, order: int) -> Reading:
-    """The row of HC254: the first of these weights, and how many there are."""
+    """Return the row of HC254: it names the first of these weights, and its value is how many there are."""
     return number_row(names[0], ALIKE, step, order, float(len(names)))

@@ -33,7 +33,7 @@ MAX_MARGIN = 64  # steps
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assembled:
-    """The ranks, found together."""
+    """The groups over which the ranks talk once they have found together, and the step from which they meet."""
 
     flags: Any  # ProcessGroupGloo, or a Tree: one all-reduce per step boundary, nothing else
     talk: Any  # the same: everything that is waited for on the spot
@@ -43,7 +43,7 @@ class Assembled:
 
 
 class StepCount:
-    """The last step boundary that training has passed, and from which one on the ranks meet; shared by two threads."""
+    """The last step boundary that training has passed and the step from which the ranks meet, for two threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -52,17 +52,17 @@ class StepCount:
 
     @property
     def passed(self) -> int:
-        """The last boundary passed."""
+        """The number of the last step boundary that training has passed."""
         return self._passed
 
     def arrive(self, step: int) -> bool:
-        """Training is at a boundary. Returns whether the ranks may have agreed to meet here."""
+        """Note that training is at a boundary, and return whether the ranks may have agreed to meet here."""
         with self._lock:
             self._passed = max(self._passed, step)
             return self._start is not None and step >= self._start
 
     def propose(self, step: int | None) -> bool:
-        """Meet from `step` on, if training is not there yet; None: not after all. Returns whether that is possible."""
+        """Let the ranks meet from this step on (None: never); return False if training has already passed it."""
         with self._lock:
             possible = step is not None and self._passed < step
             self._start = step if possible else None
@@ -70,7 +70,7 @@ class StepCount:
 
 
 class Assembly(SideThread):
-    """Builds the side groups, or finds out why there are none. `outcome` or `why_not` is set when `over` is."""
+    """A thread that builds the side groups; `outcome`, or `why_not` if there are none, is set when `over` is."""
 
     def __init__(
         self, store: Any, *, rank: int, world_size: int, key: str, waits: bool, steps: StepCount, timeout_s: float
@@ -85,11 +85,11 @@ class Assembly(SideThread):
         self.why_not = ""
 
     def call_off(self) -> None:
-        """Nobody wants the groups any more."""
+        """Stop assembling: nobody wants the groups any more."""
         self._is_called_off = True
 
     def work(self) -> None:
-        """Speak, wait for all, build."""
+        """Tell the others that this rank is here, wait for all of them, and build the groups."""
         try:
             self.outcome = self._assemble()
         except Exception as error:  # the store or a peer is gone
@@ -120,7 +120,7 @@ class Assembly(SideThread):
         return Assembled(flags=groups[0], talk=groups[1], store=store, start_step=start, waits=waits)
 
     def _group(self, name: str, node: int, timeout: timedelta, devices: Sequence[Any]) -> Any:
-        """What all ranks talk over."""
+        """Return what all ranks talk over: one gloo group for few ranks, a tree of groups for many."""
         rank, store = self._rank, self._store
         if self._world_size <= MESH_RANKS:
             return side_group(store, name, rank, self._world_size, timeout, devices)
@@ -150,7 +150,7 @@ class Assembly(SideThread):
         return True
 
     def _start_step(self, group: Any, timeout: timedelta) -> int | None:
-        """A step that no rank has reached yet. Each rank's training goes on meanwhile."""
+        """Agree with all ranks on a step that none has reached yet; None if training is too fast to find one."""
         margin = 1
         while margin <= MAX_MARGIN:
             step = most(group, [self._steps.passed + margin], timeout)[0]
@@ -162,13 +162,13 @@ class Assembly(SideThread):
 
 
 def _ranks_of_node() -> int:
-    """How many ranks the launcher has put on a node; 1 where it does not say."""
+    """Return how many ranks the launcher has put on a node; 1 where it does not say."""
     told = os.environ.get("LOCAL_WORLD_SIZE", "")
     return min(int(told), MESH_RANKS) if told.isdigit() and int(told) else 1
 
 
 def own_connection(store: Any, prefix: str) -> Any:
-    """A store of our own prefix; where torch can, on a connection that nobody else waits on."""
+    """Return a view of the store under our own prefix, where possible on a connection that nobody else waits on."""
     from torch.distributed import PrefixStore
 
     with contextlib.suppress(AttributeError, RuntimeError):  # torch before 2.6; a store without clones
@@ -179,7 +179,7 @@ def own_connection(store: Any, prefix: str) -> Any:
 def side_group(
     store: Any, name: str, rank: int, world_size: int, timeout: timedelta, devices: Sequence[Any] = ()
 ) -> Any:
-    """A gloo group that torch.distributed does not know of. Blocks until all are connected, at most `timeout`.
+    """Make a gloo group that torch.distributed does not know of. Blocks at most `timeout`, until all are connected.
 
     Args:
         devices: gloo's, shared by several groups. Each has a thread that looks a hundred times a second whether
@@ -197,7 +197,7 @@ def side_group(
 
 
 def _devices() -> list[Any]:
-    """Those that torch would make for a group by itself; none where this torch does not show how."""
+    """Return the gloo devices that torch would make for a group; none where this version does not show how."""
     from torch.distributed import ProcessGroupGloo
 
     make: Any = ProcessGroupGloo
@@ -210,7 +210,7 @@ def _devices() -> list[Any]:
 
 
 def most(group: Any, values: Sequence[int], timeout: timedelta) -> list[int]:
-    """The largest of each value over all ranks. Waits for them.
+    """Return the largest of each value over all ranks. Waits for them.
 
     Raises:
         RuntimeError: a rank is gone, or did not come in time.
@@ -221,7 +221,7 @@ def most(group: Any, values: Sequence[int], timeout: timedelta) -> list[int]:
 
 
 def start_most(group: Any, tensor: torch.Tensor, timeout: timedelta) -> Any:
-    """The same, only begun: the work."""
+    """Begin to replace each value by its largest over all ranks, and return the work to wait for."""
     from torch.distributed import AllreduceOptions, ReduceOp
 
     options: Any = AllreduceOptions()
@@ -231,7 +231,7 @@ def start_most(group: Any, tensor: torch.Tensor, timeout: timedelta) -> Any:
 
 
 def who_is_silent(store: Any, word: str, rank: int, world_size: int, *, until: float) -> list[int]:
-    """Ranks that have not written `word/RANK`, as far as it is known until then (of time.monotonic())."""
+    """Return the ranks that have not written `word/RANK`, as far as is known by `until` (of time.monotonic())."""
     if world_size <= MESH_RANKS:
         return roll_call.silent(store, word, range(world_size))
     node = int(store.get("node")) if store.check(["node"]) else 1
@@ -240,7 +240,7 @@ def who_is_silent(store: Any, word: str, rank: int, world_size: int, *, until: f
 
 
 def named(ranks: Sequence[int]) -> str:
-    """ "rank 3", "ranks 1, 3 and 12 more" """
+    """Name ranks in words: "rank 3", "ranks 1, 3 and 12 more", or "no rank"."""
     shown = ", ".join(str(rank) for rank in ranks[:8])
     more = f" and {len(ranks) - 8} more" if len(ranks) > 8 else ""
     return f"rank{'' if len(ranks) == 1 else 's'} {shown}{more}" if ranks else "no rank"

@@ -17,13 +17,13 @@ LARGEST_SEED = 2.0**24  # 1 / scale must not become 0 in float16, whose smallest
 
 
 class AtScale1:
-    """Asks replays."""
+    """Finds out by replays whether a step would have been finite without its loss scale."""
 
     def __init__(self, config: Config, names: NameMap, replayer: Replayer) -> None:
         self._config, self._names, self._replayer = config, names, replayer
 
     def __call__(self, scale: float, microbatches: Sequence[Microbatch]) -> Answer:
-        """Replays the step with the loss scale taken out of what backward starts from."""
+        """Replay the step with the loss scale taken out of what backward starts from, and say if it is finite then."""
         half = any(v.dtype == torch.float16 for m in microbatches for v in m.values)
         if not self._config.replay or not microbatches or (half and scale > LARGEST_SEED):
             return "cannot-tell"

@@ -36,7 +36,7 @@ class Audits:
         self._decided: dict[int, bool] = {}
 
     def is_due(self, step: int) -> bool:
-        """Whether this step is audited."""
+        """Return whether this step is audited."""
         known = self._decided.get(step)
         if known is None:
             if len(self._decided) >= _REMEMBERED:
@@ -45,16 +45,16 @@ class Audits:
         return known
 
     def is_due_everywhere(self, step: int) -> bool:
-        """Whether every rank audits this step, however long its audits have taken."""
+        """Return whether every rank audits this step, however long its audits have taken."""
         return self._is_scheduled(step)
 
     def stop(self) -> None:
-        """No step is audited any more."""
+        """Audit no step any more."""
         self._is_auto, self._is_scheduled = False, schedule.parse("never")
         self._decided.clear()
 
     def spending(self, *, calls_program: bool = True) -> _Spending:
-        """Around what an audit costs.
+        """Return a context to put around the work of an audit, which measures what it costs.
 
         Args:
             calls_program: its code runs in there, and may leave cycles with large tensors in them. If not, Python does
@@ -64,7 +64,7 @@ class Audits:
         return _Spending(self, calls_program=calls_program)
 
     def spent(self, began: float) -> None:
-        """An audit, or a part of one, that began at this time is over."""
+        """Add the time since `began` to what audits have cost: an audit, or a part of one, is over."""
         self._spent_s += self.now() - began
 
     def _has_time(self) -> bool:
@@ -75,7 +75,7 @@ class Audits:
 
 
 class _Spending:
-    """A context of every step, so it is no generator: those cost three times as much."""
+    """The context of one audit. It is entered at every step and so no generator, which costs three times as much."""
 
     __slots__ = ("_audits", "_began", "_calls_program", "_collects")
 

@@ -13,7 +13,7 @@ from hypocenter.tap.tree import tensors
 
 
 def given_to_model(event: Event, *, is_full: bool) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """(argument, tensor, values to digest) of what a module was called with; not what was changed in place meanwhile.
+    """Yield (argument, tensor, values to digest) of a module's inputs but those that have been changed in place since.
 
     Args:
         is_full: of tensors of floats up to WHOLE elements, else BRIEF.
@@ -31,7 +31,7 @@ def given_to_model(event: Event, *, is_full: bool) -> Iterator[tuple[str, Tensor
 
 
 def given_to_loss_code(events: Sequence[Event], known: set[int]) -> list[tuple[str, Tensor, Tensor]]:
-    """Integer tensors that code after the model used first: labels. `loss[n]` in the order of their first use."""
+    """Find the integer tensors (labels) that code after the model used first; they are called `loss[n]` in order."""
     found: list[tuple[str, Tensor, Tensor]] = []
     for event in events:
         for external in event.externals if event.module is None else ():
@@ -46,7 +46,7 @@ def given_to_loss_code(events: Sequence[Event], known: set[int]) -> list[tuple[s
 
 
 def _looked_at(tensor: Tensor, whole: int) -> Tensor | None:
-    """A large tensor of floats at a stride; None for a shard (DTensor), which other ranks need not have."""
+    """Return the values to digest: all, or every n-th of many floats; None for a shard, which is this rank's alone."""
     if hasattr(tensor, "to_local") or tensor.layout != torch.strided:
         return None
     if tensor.numel() <= whole or not tensor.is_floating_point():

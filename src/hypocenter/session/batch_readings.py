@@ -36,11 +36,11 @@ class Asked:
 
     @property
     def is_float(self) -> bool:
-        """Whether its elements are no whole numbers."""
+        """Whether its elements are floating-point or complex numbers."""
         return self.dtype.startswith(("float", "bfloat", "complex"))
 
     def reading(self, step: int, digest: int, moments: Moments, inside: Inside) -> Reading:
-        """The row."""
+        """Return the row for this tensor, with its digest and its moments."""
         rows, shares = inside if self.port == FIELD_PORT or not self.is_float else NOTHING
         return Reading(
             step=step, microbatch=self.microbatch, phase="data", site=BATCH_PREFIX + self.name, port=self.port,
@@ -49,7 +49,7 @@ class Asked:
         )  # fmt: skip
 
     def _summary(self, moments: Moments) -> Summary:
-        """Of a sample as if it were all; only what it tells. Of floats the port `field` has it, at every step."""
+        """Make a summary of the sample's moments; empty where the row at port `field` tells the same of floats."""
         is_twice = self.port == BATCH_PORT and self.is_float
         if moments is None or is_twice or not all(map(math.isfinite, moments)):
             return Summary(n=self.n)

@@ -64,7 +64,7 @@ class Boundary:
         self.timed = self._times
 
     def clips(self, parameters: list[torch.Tensor], max_norm: float) -> None:
-        """Gradients are about to be clipped, which spreads one NaN to all: note who had it."""
+        """Note which gradients are not finite before they are clipped, as clipping spreads one NaN to all of them."""
         parameters = list(parameters)  # one list for each clip: observers know it by that
         held = [(p, p.grad) for p in parameters if p.grad is not None]
 
@@ -81,7 +81,7 @@ class Boundary:
 
     @property
     def step(self) -> int:
-        """The step of the update under way, or of the last one."""
+        """The number of the step of the update under way, or of the last one."""
         return self._step
 
     @property
@@ -90,7 +90,7 @@ class Boundary:
         return self._check is not None
 
     def begins_backward(self) -> None:
-        """What went back before the parameters were moved is over: it can neither be added up nor done again."""
+        """Forget backward passes from before the parameters were moved: they can neither be added up nor replayed."""
         self._drop_ahead()
         if self._evaluations.have_moved():
             self._parts.tape.microbatches.clear()
@@ -106,13 +106,13 @@ class Boundary:
             self.evaluated([])
 
     def _has_optimizer_of_the_user(self) -> bool:
-        """Of these models: the process may have others."""
+        """Return whether an optimizer class of the user's own updates these models (not others of the process)."""
         own = {id(p) for _, p in self._parts.names.parameters()}
         others = [o for o in self._parts.optimizers.all() if _is_of_the_user(o)]
         return any(id(p) in own for o in others for group in o.param_groups for p in group["params"])
 
     def evaluated(self, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Loss and gradients are there, beside those that the update begins with: investigate them if they are bad.
+        """Investigate a loss and gradients beside those that the update begins with, if they are not finite.
 
         Args:
             gradients: (parameter, gradient).
@@ -135,18 +135,18 @@ class Boundary:
             self._take_evaluation()
 
     def _take_evaluation(self) -> None:
-        """The step that an evaluation which failed belongs to is known."""
+        """Write what was held back of an evaluation that failed, as the step that it belongs to is known now."""
         self._finding = self._parts.failures.release(self._step) or self._finding
         self.rows += [replace(row, step=self._step) for row in self._held_rows]
         self._held_rows = []
 
     def _drop_evaluation(self) -> None:
-        """It was judged before anybody knew that there is a loss scale: the step is judged again, with it."""
+        """Forget an evaluation that was judged before its loss scale was known: the step is judged again, with it."""
         self._parts.failures.drop()
         self._held_rows, self._bad_evaluation = [], None
 
     def _decided(self, check: Check, step: int, scale: float | None, readings: Sequence[Reading]) -> Decision:
-        """What is to be done, and whether parameters were bad before: then `Failures` knows it for a consequence."""
+        """Decide what to do about this step, and note if parameters were bad before it, which explains it then."""
         parts = self._parts
         found, of_parameters = parts.parameter_check.look_back(check)
         self._finding = found or self._finding
@@ -168,7 +168,7 @@ class Boundary:
         return not check.is_finite and self._shared.knows(bad)
 
     def _drop_ahead(self) -> None:
-        """No optimizer has used the bad gradients that were found ahead of its update: they did no harm."""
+        """Forget bad gradients that were found ahead of their optimizer's update: no optimizer has used them."""
         if self._is_ahead_held:
             self._is_ahead_held, self._held_rows = False, []
             self._parts.failures.drop()
@@ -182,7 +182,7 @@ class Boundary:
         self, optimizer: Any, scaled: ScaledUpdate | None, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]] = (),
         *, has_gradients: bool = True,
     ) -> None:  # fmt: skip
-        """About to step: check, agree, investigate what failed. Without `has_gradients` these are their norms alone."""
+        """Check the gradients before the update, agree with the other ranks, and investigate what failed."""
         self._parts.where.note("check")
         self._parts.roots.reset()
         self.rows = self._parts.resumption.before_update(optimizer, self.rows)
@@ -270,7 +270,7 @@ class Boundary:
         self._parts.where.note("update")
 
     def _ahead_of(self, optimizer: Any, scaled: ScaledUpdate | None) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Gradients that other optimizers are going to use after this update. A loss scaler judges each by itself."""
+        """Return gradients that other optimizers will use after this update; none with a loss scaler."""
         if not isinstance(optimizer, torch.optim.Optimizer):
             return []
         is_first = bool(self._parts.tape.microbatches or self._parts.clock.microbatch)
@@ -278,21 +278,21 @@ class Boundary:
         return [] if scaled else ahead
 
     def _follow_ahead(self, decision: Decision) -> None:
-        """Investigate, while it can be done, what counts only if the other optimizer steps with it."""
+        """Investigate bad gradients of another optimizer now, and keep the result until that optimizer steps."""
         with self._parts.failures.holding():
             self._followed(decision)
         self._held_rows = self._parts.replay_rows.collect(self._step)
         self._is_ahead_held = True
 
     def _followed(self, decision: Decision) -> str:
-        """Investigate on this rank, on all ranks if one asks for it, or not at all where it is a consequence."""
+        """Investigate on this rank, or on all ranks if one asks for it; return the evidence's id, or "" without any."""
         meeting = self._meeting
         if meeting is None or not meeting.failed:
             return self._parts.failures.follow(decision, None)
         return "" if meeting.poisoned else self._parts.failures.follow(decision, self._parts.council.table())
 
     def act(self, optimizer: Any, plain: PlainUpdate | None = None) -> None:
-        """The user's choice of what to do at a step that failed."""
+        """Do what the user chose (`on_finding`) at a step that failed: go on, skip it, or stop training."""
         check = self._check
         is_bad_elsewhere = self._meeting is not None and self._meeting.suspect
         is_fine = check is None or (check.is_finite and not is_bad_elsewhere)
@@ -317,7 +317,7 @@ class Boundary:
             raise StopTraining(1)
 
     def after(self, optimizer: Any, *, is_late: bool = False) -> None:
-        """It has stepped, or skipped.
+        """Check the parameters and write the step: the optimizer has updated them, or skipped the update.
 
         Args:
             is_late: that has been seen only now, as the next step begins.
@@ -342,7 +342,7 @@ class Boundary:
             self.begin_step()
 
     def begin_step(self) -> None:
-        """What comes from here on belongs to the next step, or to an update by hand before it."""
+        """Begin a new step: what comes from here on belongs to it, or to an update by hand before it."""
         self._parts.begin_step()
         self._parts.tape.clear()
         self._parts.roots.prelude.clear()
@@ -351,7 +351,7 @@ class Boundary:
         self._parts.roots.begin_step()
 
     def reopen(self, optimizer: Any) -> None:
-        """No update followed `before`: more is added to the same gradients, which are checked again then."""
+        """Undo `before`, as no update followed: more is added to the same gradients, which are checked again then."""
         del self.rows[self._n_collected :]
         self._norms = None
         self._parts.clock.reopen(id(optimizer))
@@ -372,7 +372,7 @@ class Boundary:
         )
 
     def flush(self, record: StepRecord | None) -> None:
-        """Write what there is."""
+        """Write the rows and norms that are not written yet."""
         with self.timed:
             rows, norms, self.rows, self._norms = self.rows, self._norms, [], None
             self._parts.place.keep()
@@ -381,7 +381,7 @@ class Boundary:
                 self._parts.where.not_recording()
 
     def at_end(self) -> None:
-        """A loss that was not finite and that no update followed: the program gave up, died, or is about to end."""
+        """Write a last loss that was not finite and that no update followed: the program gave up, or is ending."""
         self._finding = self._parts.parameter_check.at_end() or self._finding
         self._drop_ahead()
         self._parts.roots.suspend()
@@ -408,10 +408,10 @@ class Boundary:
 
 
 def _is_of_the_user(optimizer: Any) -> bool:
-    """Torch's own move no parameter before their step: beside them a bad loss waits until the loss scale is known."""
+    """Tell optimizers of the user's own from torch's, which never move a parameter before their step."""
     return not type(optimizer).__module__.startswith("torch.optim")
 
 
 def _scale_left_in(scaled: ScaledUpdate | None) -> Callable[[], float]:
-    """To be asked after the transfer, which brings the scale too."""
+    """Return a function that tells the scale left in the gradients; call it after the transfer that brings it."""
     return lambda: 1.0 if scaled is None or scaled.is_unscaled else scaled.state.scale or 1.0

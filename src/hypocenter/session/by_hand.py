@@ -19,7 +19,7 @@ from hypocenter.tap.tape import version_of
 
 
 class ByHand:
-    """Stands where a step has its optimizer."""
+    """Stands in for the optimizer of a step in a program that has none."""
 
     def __init__(self) -> None:
         self.param_groups: list[dict[str, Any]] = []
@@ -27,7 +27,7 @@ class ByHand:
 
 
 class Steps(Protocol):
-    """Told where steps begin and end (the boundary)."""
+    """What is told where steps begin and end (the boundary)."""
 
     def before(self, optimizer: Any, scaled: None, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None: ...
     def act(self, optimizer: Any) -> None: ...
@@ -37,7 +37,7 @@ class Steps(Protocol):
 
 
 class UpdatesByHand:
-    """Tells the boundary of updates that no optimizer makes."""
+    """Finds updates that no optimizer makes, and tells the boundary of them."""
 
     def __init__(self, parts: Parts, boundary: Steps) -> None:
         self._parts, self._boundary = parts, boundary
@@ -55,7 +55,7 @@ class UpdatesByHand:
         return self._is_on
 
     def switch_off(self) -> None:
-        """An optimizer is made: it will tell of its updates itself."""
+        """Look for updates by hand no more: an optimizer was made, and it will tell of its updates itself."""
         self._is_on = False
         if self._before is not None:
             self._before = None
@@ -65,7 +65,7 @@ class UpdatesByHand:
     def after_backward(
         self, *, keeps_graph: bool, given: Sequence[tuple[torch.Tensor, torch.Tensor]] | None = None
     ) -> None:
-        """Check the gradients, and the step if they are not finite; the parameters are those of this backward.
+        """Check this backward's gradients, and investigate the step if they are not finite.
 
         Args:
             given: (parameter, gradient) that the program asked for; None: they are in `.grad`.
@@ -88,7 +88,7 @@ class UpdatesByHand:
             self._boundary.begin_step()  # what is on the tape has been found to be fine, or has been looked into
 
     def before_next(self) -> None:
-        """The next micro-batch begins: if the parameters have changed, the update has been made."""
+        """Note the update if the parameters have changed since the last backward: the next micro-batch begins."""
         if self._before is None:
             return
         before, self._before = self._before, None
@@ -98,14 +98,14 @@ class UpdatesByHand:
             self._boundary.reopen(self._optimizer)
 
     def at_end(self) -> None:
-        """The program ends: what was checked last is the last step."""
+        """Count what was checked last as the last step: the program ends."""
         if self._before is not None:
             self._before = None
             self._boundary.after(self._optimizer, is_late=True)
 
 
 def _have_changed(before: list[tuple[torch.Tensor, int, int, torch.Tensor]]) -> bool:
-    """By version or address; a write through `.data` is told by the norms only."""
+    """Return whether parameters have changed: by version or address, or, after a write through `.data`, by norm."""
     values = [local(p) for p, _, _, _ in before]
     for (p, version, address, _), value in zip(before, values, strict=True):
         if version_of(p) != version or value is None or value.data_ptr() != address:

@@ -34,7 +34,7 @@ class Gradients:
         self.norm_ratio: float | None = None  # over all parameters, to that without noise; None: a part is not known
 
     def add(self, grads: Sequence[Tensor | None]) -> None:
-        """Of one micro-batch."""
+        """Add the gradients of one micro-batch to the sums."""
         with torch.no_grad():
             for index, grad in enumerate(grads):
                 values = local(grad) if grad is not None else None
@@ -44,7 +44,7 @@ class Gradients:
                 self._sums[index] = values.clone() if known is None else known.add_(values)
 
     def fit(self) -> int:
-        """The sums so far are those without noise: find the factors, forget the sums. Returns how many do not fit."""
+        """Find each parameter's factor from the sums without noise, forget the sums, and return how many do not fit."""
         for index, parameter in enumerate(self.parameters):
             given, base = gradient_of(parameter), self._sums[index]
             if given is None or base is None or given.shape != base.shape:
@@ -59,11 +59,11 @@ class Gradients:
         return self._factors.n_left_out
 
     def forget(self) -> None:
-        """Before the next sample."""
+        """Forget the sums, so that the next sample can be added up."""
         self._sums = [None] * len(self.parameters)
 
     def scaled(self) -> Iterator[tuple[Tensor, Tensor]]:
-        """(parameter, gradient as its optimizer would have been given it) of those that fit."""
+        """Yield (parameter, gradient as its optimizer would have been given it) for the parameters that fit."""
         for index, factor in self._factors:
             total = self._sums[index]
             if total is not None:
@@ -71,20 +71,20 @@ class Gradients:
                 yield self.parameters[index], (total.float() if is_short else total) * factor
 
     def settle(self, *, is_clipped: bool) -> None:
-        """A sample is complete. The program has clipped its norm too, where it clipped the run's."""
+        """Finish a sample: clip its gradients to the norm without noise, if the program clipped those of the run."""
         squares = [torch.linalg.vector_norm(in_float64(s)).square().cpu() for s in self._sums if s is not None]
         square = float(torch.stack(squares).sum()) if squares else 0.0
         self.norm_ratio = self._factors.settle(square, is_clipped=is_clipped)
 
     def rows(self, step: int, microbatch: int, next_order: Callable[[], int]) -> list[Reading]:
-        """As `parameter_readings` gives those of the run."""
+        """Return the rows of this sample's gradients, in the form in which `parameter_readings` writes the run's."""
         values = (Value(phase="grad", parameter=p, port="grad", tensor=g, dtype=_dtype_of(p)) for p, g in self.scaled())
         return readings(values, self._names, self._config, step, microbatch, next_order)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Value:
-    """Something of a parameter, as the sample has it."""
+    """A value of a parameter (such as its gradient) in one sample."""
 
     phase: Phase
     parameter: Tensor
@@ -96,7 +96,7 @@ class Value:
 def readings(
     values: Iterable[Value], names: NameMap, config: Config, step: int, microbatch: int, next_order: Callable[[], int]
 ) -> list[Reading]:
-    """Rows of values, which are taken one after the other and not kept."""
+    """Return rows of values, which are taken one after the other and not kept."""
     reducer = UntracedReducer(config)
     ticketed: list[tuple[tuple[str, ...], Value, tuple[int, ...], int]] = []
     with torch.no_grad():
@@ -125,6 +125,6 @@ def _dtype_of(parameter: Tensor) -> torch.dtype:
 
 
 def gradient_of(parameter: Any) -> Tensor | None:
-    """What lies beside a parameter after backward: `.grad`, or Megatron-Core's `main_grad`."""
+    """Return a parameter's gradient after backward: `.grad`, or Megatron-Core's `main_grad`; None without any."""
     grad = parameter.grad if parameter.grad is not None else getattr(parameter, "main_grad", None)
     return local(grad) if isinstance(grad, Tensor) else None

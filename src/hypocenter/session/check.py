@@ -35,7 +35,7 @@ class Check:
         return all(map(math.isfinite, self.losses))
 
     def mean_loss(self, scale: float | None) -> float | None:
-        """Over micro-batches, with the loss scale that is in it taken out; None without any."""
+        """Return the mean loss over micro-batches without the loss scale that is in it; None without any loss."""
         losses = _without_parts(self.losses)
         return sum(losses) / len(losses) / (scale or 1.0) if losses else None
 
@@ -46,11 +46,11 @@ class Check:
 
     @property
     def is_finite(self) -> bool:
-        """Whether losses and gradients were."""
+        """Whether losses and gradients were all finite."""
         return not self.bad_params and all(map(math.isfinite, self.losses))
 
     def with_ahead(self) -> Check:
-        """Of this update and of those that are to come on the same backward, as one."""
+        """Return one check of this update and of those that are still to come after the same backward."""
         if self.ahead is None:
             return self
         return replace(
@@ -62,12 +62,12 @@ class Check:
 
     @property
     def key(self) -> str:
-        """Tells optimizers apart: each has its own first parameter."""
+        """What identifies the optimizer of this check: the name of its first parameter."""
         return next(iter(self.grad_norms), "")
 
     @property
     def total_norm(self) -> float:
-        """L2 norm over all parameters of this optimizer. What is asked for once is kept: many ask at each step."""
+        """The L2 norm over all gradients of this optimizer. It is computed once and kept, as many ask at each step."""
         if self._total is None:
             self._total = math.hypot(*self.grad_norms.values())
         return self._total
@@ -122,7 +122,7 @@ class Judge:
 
 
 def norm_reading(name: str, norm: float, step: int, order: int, *, is_bad: bool, n: int = 0, **known: Any) -> Reading:
-    """A local norm as a row: of a tensor only the number of elements and the sum of squares are known.
+    """Return the row of a norm: of this tensor only the number of elements and the sum of squares are known.
 
     Args:
         is_bad: the tensor is not finite.
@@ -137,7 +137,7 @@ def norm_reading(name: str, norm: float, step: int, order: int, *, is_bad: bool,
 def scalar_reading(
     site: str, phase: str, value: float, step: int, order: int, microbatch: int = 0, module: str = ""
 ) -> Reading:
-    """A number of the run (loss, grad_norm, lr, loss_scale) as a Reading of one element.
+    """Return the row of one number of the run (loss, grad_norm, lr, loss_scale), as a Reading of one element.
 
     Args:
         module: class name of what the number is of (the loss scaler).
@@ -149,7 +149,7 @@ def scalar_reading(
 
 
 def _without_parts(losses: Sequence[float]) -> list[float]:
-    """A loss that went back in chunks, two or more in a row, and then as their sum, in float32, is that sum."""
+    """Replace losses of two or more chunks that are followed by their own sum (in float32) by that sum."""
     found: list[float] = []
     since = 0  # where those begin that are no part of a sum yet
     for at, loss in enumerate(losses):

@@ -8,16 +8,16 @@ _claimed: dict[Path, str] = {}
 
 
 def claims(directory: Path, framework: str) -> bool:
-    """Whether this framework is the one that writes there: the first that asks, when a step is to be written."""
+    """Return whether this framework is the one that writes there: the first that asked, with its first step."""
     return _claimed.setdefault(directory, framework) == framework
 
 
 def who_claims(directory: Path) -> str:
-    """The framework that writes there; empty when nobody does yet."""
+    """Return the name of the framework that writes there; empty when none does yet."""
     return _claimed.get(directory, "")
 
 
 def release(directory: Path, framework: str) -> None:
-    """Its session is over."""
+    """Let another framework write there: the session of this one is over."""
     if _claimed.get(directory) == framework:
         del _claimed[directory]

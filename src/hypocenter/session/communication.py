@@ -12,7 +12,7 @@ from hypocenter.tap.names import NameMap
 
 
 class Communication(Listener):
-    """Listens until it is asked.
+    """Hears collectives until it is asked whether the model has communicated in its forward.
 
     Args:
         is_in_model: whether an outermost module is being called at this moment.
@@ -29,18 +29,18 @@ class Communication(Listener):
         return self.stop
 
     def before(self, call: Call) -> None:
-        """What happens in backward may be a reduction of gradients; that is not part of a replay."""
+        """Note a collective in forward; one in backward may be a reduction of gradients, not part of a replay."""
         in_backward = torch._C._current_graph_task_id() != -1
         if not self._seen and len(call.ranks) > 1 and not in_backward and self._is_in_model():
             self._seen = True
 
     def seen(self) -> bool:
-        """Whether it does, as far as it has run. Ends the listening."""
+        """Return whether the model has communicated in its forward so far, and stop listening."""
         self.stop()
         return self._seen
 
     def stop(self) -> None:
-        """Listen no more."""
+        """Stop listening."""
         if self._unlisten is not None:
             self._unlisten()
             self._unlisten = None

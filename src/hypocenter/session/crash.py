@@ -39,7 +39,7 @@ _SHOWN_INPUTS = 6
 
 
 def phase_of(error: BaseException, noted: WherePhase) -> WherePhase:
-    """Where in a step an exception came from, by its traceback; `noted` where that does not tell.
+    """Tell from its traceback where in a step an exception was raised; `noted` where it does not show.
 
     What was noted may be later than the exception: hooks run on its way out.
     """
@@ -69,7 +69,7 @@ class Coroner:
     rank: Callable[[], tuple[int, int]]
 
     def examine(self, error: BaseException, phase: WherePhase) -> list[torch.Tensor]:
-        """Say what is known, then find out more, and say that.
+        """Write what is known of the exception, then find out more, and write that.
 
         Returns:
             What the call that raised was given and is not finite.
@@ -98,7 +98,7 @@ class Coroner:
         return [t for _, t in tensors((call.args, call.kwargs)) if t.is_floating_point() and not is_finite(t)]
 
     def first_seen(self, what: DeviceError, phase: WherePhase) -> str:
-        """A device gives no more results, and we are the first to hear of it. Returns the evidence's id."""
+        """Write evidence of a device that gives no more results, which we are the first to hear of; return its id."""
         rank, world_size = self.rank()
         frame, step = user_frame(sys._getframe()), self.clock.step_now
         source = None if frame is None else source_of(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
@@ -111,7 +111,7 @@ class Coroner:
         return write_evidence(self.folder(), known)
 
     def _frames(self, error: BaseException) -> list[OpFacts]:
-        """The program's own frames, innermost first, those of libraries folded."""
+        """Return the program's own frames, innermost first, without those of libraries."""
         found: list[OpFacts] = []
         trace = error.__traceback__
         while trace is not None:
@@ -169,7 +169,7 @@ class Coroner:
 
 
 def _plain(name: str) -> str:
-    """`[batch][labels]` as a program writes it: batch[labels]."""
+    """Write the name of a value in a batch as a program does: `[batch][labels]` becomes batch[labels]."""
     head, _, rest = name.removeprefix("[").partition("]")
     return head + rest
 
@@ -179,7 +179,7 @@ def _is_of_torch(module: nn.Module) -> bool:
 
 
 def _batch(error: BaseException) -> dict[str, Any]:
-    """What the outermost module was called with; of an exception outside all modules what the program's frame holds."""
+    """Return what the outermost module was called with, or the variables of the program's frame outside all modules."""
     frames = frames_of(error.__traceback__)
     root = next((frame for frame in frames if frame.f_code in CALLS), None)
     if root is None:
@@ -199,7 +199,7 @@ def _arguments(call: FrameType) -> dict[str, Any]:
 
 
 def _holder(batch: dict[str, Any], value: int) -> tuple[str, torch.Tensor] | None:
-    """The one tensor of whole numbers in the batch that holds a bad value, in some of its rows."""
+    """Return the only integer tensor of the batch that holds a bad value, if it does so in some rows; else None."""
     found: list[tuple[str, torch.Tensor]] = []
     for name, tensor in tensors(batch):
         if tensor.dtype in (torch.int64, torch.int32) and tensor.dim() and bool((tensor == value).any()):

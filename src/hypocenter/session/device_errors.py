@@ -30,7 +30,7 @@ _ABORTED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceError:
-    """What broke."""
+    """An error of a device or of a collective: what broke, the exception's type and its text."""
 
     kind: Literal["device", "collective"]
     type: str  # of the exception
@@ -38,12 +38,12 @@ class DeviceError:
 
     @property
     def title(self) -> str:
-        """What was seen."""
+        """What was seen, in words."""
         return "an aborted collective" if self.kind == "collective" else "a device error"
 
 
 def device_error(error: BaseException | None) -> DeviceError | None:
-    """What of a device or a collective broke; None for all other errors, out of memory among them."""
+    """Return what of a device or a collective broke; None for all other errors, such as out of memory."""
     for each in _chain(error):
         text = " ".join(str(each).split())
         low = text.lower()
@@ -71,7 +71,7 @@ def _is_of_backend(error: BaseException) -> bool:
 
 
 def _first_sentence(text: str) -> str:
-    """Without the advice that torch adds, which is about no step of this run."""
+    """Cut off the advice that torch adds to an error, which is about no step of this run."""
     for advice in (
         "CUDA kernel errors might",
         "Search for",

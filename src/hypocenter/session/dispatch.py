@@ -63,7 +63,7 @@ def probe(value: T, label: str) -> T:
 
 
 def _is_mindspore(*things: Any) -> bool:
-    """Whether one of these is MindSpore's; when none tells, whether only MindSpore is imported."""
+    """Return whether one of these is MindSpore's; when none tells, whether only MindSpore is imported."""
     tops = {base.__module__.partition(".")[0] for thing in things for base in type(thing).__mro__}
     if tops & {"torch", "mindspore"}:
         return "mindspore" in tops

@@ -49,7 +49,7 @@ def _is_let_go(parameter: torch.Tensor) -> bool:
 
 
 class Evaluations:
-    """Whether the program moves its parameters between the backwards of one update.
+    """Finds out whether the program moves its parameters between the backward passes of one update.
 
     Attributes:
         moves: it was seen to do so: what a backward computed has to be checked before they move again.
@@ -66,7 +66,7 @@ class Evaluations:
         return self._clock.step < LEARNED and self._clock.microbatch < 2
 
     def have_moved(self) -> bool:
-        """Whether the parameters have moved since the last backward of this update. To be asked once after each.
+        """Return whether the parameters have moved since the last backward of this update. Ask once after each.
 
         By their bits, for a write through `.data` leaves no trace in the version counters.
         """
@@ -82,5 +82,5 @@ class Evaluations:
         self._last = _Parameters.now([p for _, p in self._names.parameters() if p.requires_grad])
 
     def end_update(self) -> None:
-        """An optimizer has moved them, as it should."""
+        """Forget where the parameters were: an optimizer has moved them, as it should."""
         self._last = None

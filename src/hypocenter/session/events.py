@@ -56,23 +56,23 @@ if TYPE_CHECKING:
 
 
 class Names(Protocol):
-    """The user's names."""
+    """The names that the user's program has for its parameters and models."""
 
     def parameters(self) -> Sequence[tuple[str, Any]]:
-        """All that are known, in the order of the model."""
+        """Return all (name, parameter) that are known, in the order of the model."""
         ...
 
     def roots(self) -> Sequence[Any]:
-        """The models."""
+        """Return the outermost models."""
         ...
 
 
 class Tape(Protocol):
-    """What is kept of the step under way."""
+    """What is kept of the step under way, so that it can be replayed."""
 
     @property
     def microbatches(self) -> Sequence[Any]:
-        """Since the last update."""
+        """The micro-batches since the last update."""
         ...
 
 
@@ -135,7 +135,7 @@ class Observer(Generic[ContextT]):
 
     @classmethod
     def is_wanted(cls, config: Config) -> bool:
-        """Whether it has anything to do under these options; otherwise it is not made."""
+        """Return whether the observer has anything to do under these options; otherwise it is not made."""
         return True
 
     def __init__(self, context: ContextT) -> None:
@@ -143,65 +143,65 @@ class Observer(Generic[ContextT]):
         self.rows: list[Reading] = []  # append here: taken at each update
 
     def attach(self) -> Callable[[], None]:
-        """Set hooks of its own; returns the undo. Called once, when the session starts."""
+        """Set hooks of the observer's own and return the undo. Called once, when the session starts."""
         return lambda: None
 
     def on_root(self, model: Any) -> None:
-        """A model that was not seen before is about to run in training (names know it already). `watch` too."""
+        """Hear that a model is about to run in training for the first time, or was given to `watch`; names know it."""
 
     def begin_call(self, cell: Any) -> None:
-        """A training cell is called from outside."""
+        """Hear that a training cell is called from outside."""
 
     def end_call(self, cell: Any) -> None:
-        """It has returned, or raised."""
+        """Hear that a training cell has returned, or raised."""
 
     def begin_microbatch(self, call: Any) -> None:
-        """Forward is about to run."""
+        """Hear that the forward of a micro-batch is about to run."""
 
     def forward_done(self, call: Any) -> None:
-        """It has run."""
+        """Hear that the forward of a micro-batch has run."""
 
     def before_backward(self, roots: Sequence[Any]) -> None:
-        """`backward` was called on these roots."""
+        """Hear that `backward` was called on these roots."""
 
     def after_backward(self) -> None:
-        """The gradients of this micro-batch are accumulated."""
+        """Hear that the gradients of this micro-batch are accumulated."""
 
     def end_microbatch(self, call: Any, gradients: Sequence[Any]) -> None:
-        """Backward has run, and returned these gradients of the micro-batch, in the order of `call.weights`."""
+        """Hear that backward has run and returned the micro-batch's gradients, in the order of `call.weights`."""
 
     def before_clip(self, parameters: Sequence[Any], max_norm: float) -> None:
-        """Gradients are about to be clipped to a norm; NaN where it is not known."""
+        """Hear that gradients are about to be clipped to a norm; NaN where the norm is not known."""
 
     def seen_before_clip(self, parameters: Sequence[Any], check: Check) -> None:
-        """`check` holds the norms as that clip saw them; if it has peaks too, the gradients are clipped by now."""
+        """Hear the norms as a clip saw them, in `check`; if it has peaks too, the gradients are clipped by now."""
 
     def before_unscale(self, unscaling: Unscaling) -> None:
-        """The user calls `unscale_` before the step; the scale is still in the gradients."""
+        """Hear that the user calls `unscale_` before the step; the scale is still in the gradients."""
 
     def after_unscale(self, unscaling: Unscaling) -> None:
-        """It is taken out, and the scaler has looked for values that are not finite."""
+        """Hear that the scale is taken out, and that the scaler has looked for values that are not finite."""
 
     def before_check(self, scaled: ScaledUpdate) -> None:
-        """Gradients are final; what is put on the way now comes to the host with their check."""
+        """Hear that gradients are final; what is put on the way now comes to the host together with their check."""
 
     def before_update(self, update: Update) -> None:
-        """Gradients are final, parameters still old."""
+        """Hear that an update is about to be made: gradients are final, parameters still old."""
 
     def before_rule(self, optimizer: Any, step: int) -> None:
-        """Told at audited steps: an optimizer of torch, or one in the step of a scaler or framework, begins."""
+        """Hear, at audited steps, that the step of an optimizer of torch or of a scaler or framework begins."""
 
     def after_rule(self, optimizer: Any) -> None:
-        """It has applied it."""
+        """Hear that the optimizer has applied its rule."""
 
     def after_update(self, update: Update) -> None:
-        """The optimizer has updated, or the scaler has skipped it."""
+        """Hear that the optimizer has updated, or that the scaler has skipped the update."""
 
     def end_step(self, step: int) -> None:
-        """A step is over, however it ended; the clock shows the next one."""
+        """Hear that a step is over, however it ended; the clock shows the next one."""
 
     def at_end(self) -> None:
-        """The session closes: what is known of the whole run. Not called in one that is killed."""
+        """Note what is known of the whole run: the session closes. Not called in a process that is killed."""
 
 
 OFTEN = frozenset(
@@ -238,7 +238,7 @@ class Observers:
         self._next_done = self._first_done()
 
     def _who_hears(self, event: str) -> list[tuple[Observer[Any], Callable[..., Any]]]:
-        """Who listens to this event as things stand: whether there are several ranks, and a loss scaler."""
+        """Return who listens to this event now, which depends on whether there are several ranks, and a loss scaler."""
         has_ranks = event not in OFTEN or self._rank()[1] > 1
         has_scaler = event not in OFTEN or self.may_scale
         found = self._hearing.get((event, has_ranks, has_scaler))
@@ -254,7 +254,7 @@ class Observers:
         return found
 
     def _first_done(self) -> float:
-        """The step after which the next one has seen all that it waits for."""
+        """Return the first step after which an observer has seen all that it waits for; infinity if there is none."""
         return min((o.until for o in self._all if o.until is not None and o not in self._done), default=math.inf)
 
     def _let_done_go(self, step: int) -> None:
@@ -264,11 +264,11 @@ class Observers:
 
     @property
     def are_urgent(self) -> bool:
-        """Whether any wants to see gradients before they are clipped, although that makes the host wait."""
+        """Whether any observer wants to see gradients before they are clipped, although that makes the host wait."""
         return any(observer.is_urgent for observer, _ in self._who_hears("seen_before_clip"))
 
     def attach(self) -> Callable[[], None]:
-        """Attach them; returns the undo."""
+        """Attach all observers; return the undo."""
         for observer in list(self._all):
             try:
                 self._undos[observer] = observer.attach()
@@ -301,7 +301,7 @@ class Observers:
                 self._switch_off(observer, error)
 
     def before_update(self, update: Update) -> list[Reading]:
-        """Tell all; their rows so far."""
+        """Tell all observers that an update is about to be made, and return their rows so far."""
         if update.step > self._next_done:
             self._let_done_go(update.step)
         if update.scaled is not None:
@@ -310,18 +310,18 @@ class Observers:
         return self.collected()
 
     def after_update(self, update: Update) -> list[Reading]:
-        """Tell all; their rows since `before_update`."""
+        """Tell all observers that the update is over, and return their rows since `before_update`."""
         self.tell("after_update", update)
         self.may_scale = self._has_scaled
         return self.collected()
 
     def at_end(self) -> list[Reading]:
-        """Tell all; their last rows."""
+        """Tell all observers that the session closes, and return their last rows."""
         self.tell("at_end")
         return self.collected()
 
     def collected(self) -> list[Reading]:
-        """Their rows since the last time."""
+        """Return the rows of all observers since the last time, and clear them."""
         rows: list[Reading] = []
         for observer in [each for each in self._all if each.rows]:
             rows += observer.rows

@@ -15,7 +15,7 @@ from hypocenter.record.layout import EVIDENCE_FILE
 
 
 def write_evidence(bundles: Path, evidence: Evidence, warn: Callable[[str], None] | None = None) -> str:
-    """Write it to `bundles/<id>/evidence.json`.
+    """Write evidence to `bundles/<id>/evidence.json`.
 
     Args:
         bundles: folder of the rank.
@@ -37,7 +37,7 @@ def write_evidence(bundles: Path, evidence: Evidence, warn: Callable[[str], None
 
 
 def json_safe(evidence: Evidence) -> Evidence:
-    """JSON has no NaN: named numbers that are not finite become text."""
+    """Replace named numbers that are not finite by text, as JSON has no NaN."""
 
     def safe(facts: dict[str, Any]) -> dict[str, Any]:
         return {k: str(v) if isinstance(v, float) and not math.isfinite(v) else v for k, v in facts.items()}

@@ -26,7 +26,7 @@ class Failed:
 
 
 def plain_evidence(failed: Failed, rank: tuple[int, int], *, why_not: str = "") -> Evidence:
-    """What the check itself saw.
+    """Return evidence of what the check itself saw, without a replay.
 
     Args:
         failed: the step.

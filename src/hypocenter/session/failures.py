@@ -48,7 +48,7 @@ FAILED: tuple[Trigger, Trigger] = ("nonfinite-loss", "nonfinite-grad")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What is to be done about one step."""
+    """What is to be done about one step: whether and why to investigate it, and what is known of it."""
 
     trigger: Trigger | None  # None: nothing
     case: Case
@@ -105,7 +105,7 @@ class Failures:
         clip_bad: list[str] | None,
         readings: Sequence[Reading],
     ) -> Decision:
-        """Whether this step is to be investigated, and what is known of it."""
+        """Decide whether this step is to be investigated, and gather what is known of it."""
         is_healthy = check.is_finite
         self._scales.note(scale, healthy=is_healthy)
         if is_healthy:
@@ -141,7 +141,7 @@ class Failures:
         )
 
     def follow(self, decision: Decision, table: Table | None) -> str:
-        """Investigate what was decided on. Returns the evidence's id, or ''.
+        """Investigate what was decided on. Returns the evidence's id, or "" if there is none.
 
         Args:
             table: where all ranks replay together, because one of them asked for it; None: nobody did.
@@ -167,7 +167,7 @@ class Failures:
         return found
 
     def _jointly(self, decision: Decision, table: Table) -> str:
-        """All ranks replay. One whose own step was fine writes something only if the value started there."""
+        """Replay on all ranks; a rank whose own step was fine writes evidence only if the bad value started there."""
         if table.most([int(decision.skip is not None), int(decision.asks and decision.skip is None)]) == [1, 0]:
             return self._skipped_jointly(decision, table)
         return self._written(decision, self._replayed_jointly(decision.case, table))
@@ -177,7 +177,7 @@ class Failures:
             return self._joint.investigate(case, self._investigator.base(case), self._rows.observe, table)
 
     def _skipped_jointly(self, decision: Decision, table: Table) -> str:
-        """No loss is bad: is the step finite without its loss scale? If so, a skip that tells is done as it was."""
+        """Replay a step without its loss scale, as no loss is bad; if that is finite, replay the skip as it was."""
         case, scale = decision.case, decision.case.loss_scale
         outcome = self._replayed_jointly(replace(case, seed_scale=1.0 / scale if scale else 1.0), table)
         if not outcome.was_finite:
@@ -197,7 +197,7 @@ class Failures:
         return self._written(decision, outcome) if outcome.evidence.reproduced else ""
 
     def _written(self, decision: Decision, outcome: Outcome) -> str:
-        """Write what a replay of all ranks has found, if it concerns this one."""
+        """Write what a replay of all ranks has found, if it concerns this one; return the evidence's id, or ""."""
         self._n_replays += decision.trigger is not None
         is_here = outcome.evidence.reproduced and not outcome.evidence.received
         if self.poisoned or (decision.trigger is None and not is_here):
@@ -238,7 +238,7 @@ class Failures:
     def _judged(
         self, check: Check, step: int, scale: float | None, microbatches: Sequence[Microbatch], bad: Sequence[str]
     ) -> Judged | None:
-        """What is known of the loss scale's part in bad gradients; None where there is no scale, or they are good."""
+        """Judge the loss scale's part in bad gradients; None where there is no scale, or the gradients are good."""
         if scale is None or not 0.0 < scale < math.inf:  # nothing can be divided by another
             return None
         if check.bad_params:
@@ -250,7 +250,7 @@ class Failures:
     def _trigger(
         self, check: Check, judged: Judged | None, suspicious: bool
     ) -> tuple[Trigger | None, dict[str, float | str]]:
-        """What is to be investigated, and what is known already."""
+        """Return why this step is to be investigated (None: it is not), and the facts that are known already."""
         if not check.loss_finite:
             return "nonfinite-loss", {}
         if check.bad_params:
@@ -264,7 +264,7 @@ class Failures:
         return None, {}
 
     def _of_skip(self, judged: Judged) -> tuple[Trigger | None, dict[str, float | str]]:
-        """A skip is investigated when the scale is not its cause, when it comes again and again, when it never ends."""
+        """Investigate a skip if the scale is not its cause, if it comes again and again, or if it never ends."""
         if judged.at_scale_1 == "not-finite":
             return "nonfinite-grad", {"finite_at_scale_1": 0.0}
         if judged.at_scale_1 == "finite":
@@ -278,7 +278,7 @@ class Failures:
         return None, {}
 
     def _newly_nonfinite(self, readings: Sequence[Reading]) -> bool:
-        """A module's output that is not finite although it was at earlier steps."""
+        """Return whether a module's output is not finite although it was at earlier steps."""
         found, finite = False, set[str]()
         for reading in readings:
             if reading.phase != "forward" or reading.recompute or not reading.port.startswith("out"):
@@ -303,7 +303,7 @@ class Failures:
         must_prove: bool,
         note: str = "",
     ) -> str:
-        """An update made parameters non-finite although its gradients were finite.
+        """Write evidence of an update that broke parameters although its gradients were finite; return its id.
 
         Args:
             must_prove: found only later, so somebody else may have written them: say nothing unless the optimizer's
@@ -327,7 +327,7 @@ class Failures:
     def of_output(
         self, output: torch.Tensor | None, row: Reading, trigger: Trigger, rank: int, world_size: int
     ) -> Outcome | None:
-        """Look into an output that is not finite, of a program that has trained nothing so far.
+        """Look into an output that is not finite, in a program that has trained nothing so far.
 
         Args:
             output: None if it is gone.
@@ -347,7 +347,7 @@ class Failures:
         return self._investigator.of_output(case, output)
 
     def of_unused_loss(self, microbatch: Microbatch, step: int, rank: int, world_size: int) -> str:
-        """The program has thrown away a loss that is not finite, and goes on. Returns the evidence's id, or ''."""
+        """Write evidence of a non-finite loss that the program threw away without an update; return its id, or ""."""
         if self._n_unused >= MAX_UNUSED_LOSSES or self.poisoned:
             return ""
         self._n_unused += 1
@@ -362,12 +362,12 @@ class Failures:
         return self._write(outcome.evidence, outcome)
 
     def write(self, outcome: Outcome | None) -> str:
-        """Keep what was found. Returns the evidence's id, or ''."""
+        """Write the evidence and the bundle of an investigation. Returns the evidence's id, or "" if there is none."""
         return self._write(outcome.evidence, outcome) if outcome is not None else ""
 
     @contextlib.contextmanager
     def holding(self) -> Generator[None, None, None]:
-        """What is found in here is written when `release` tells the step: an update to come may not begin one."""
+        """Hold back what is found in this context until `release` tells the step of the update that it belongs to."""
         self._held = []
         try:
             yield
@@ -375,7 +375,7 @@ class Failures:
             self._kept, self._held = self._held or [], None
 
     def release(self, step: int) -> str:
-        """Write what was found before the update of this step. Returns the id of the last evidence, or ''."""
+        """Write what was found before the update of this step. Returns the id of the last evidence, or ""."""
         kept, self._kept = self._kept, []
         found = ""
         for evidence, outcome in kept:
@@ -384,7 +384,7 @@ class Failures:
         return found
 
     def drop(self) -> None:
-        """What was found and not written yet is of no use: nobody used it."""
+        """Forget what was found and not written yet: no update used it."""
         self._kept = []
 
     def _write(self, evidence: Evidence, outcome: Any) -> str:

@@ -25,7 +25,7 @@ PATIENCE_S = 20.0  # longest that the end of training waits for the last one
 
 
 class FoundLive:
-    """Findings that were not there before, as they come.
+    """Asks for findings while training goes on, and tells those that are new.
 
     Args:
         directory: of the run.
@@ -40,7 +40,7 @@ class FoundLive:
         self._began_s, self._next_s = 0.0, 0.0
 
     def after(self, step: StepRecord | None) -> list[Finding]:
-        """After a step was written: ask if there is a reason to, and give what has come since."""
+        """Ask after this step was written, if there is a reason to; return the findings that have come since."""
         self._is_wanted |= step is not None and is_bad(step)
         if self._process is None:
             if self._is_wanted and time.monotonic() >= self._next_s:
@@ -53,7 +53,7 @@ class FoundLive:
         return self._taken()
 
     def rest(self, patience_s: float = PATIENCE_S) -> list[Finding]:
-        """Ask once more and wait.
+        """Ask once more, wait for the answer and return the new findings.
 
         Raises:
             TimeoutError: there is no answer in time, or none that can be read.

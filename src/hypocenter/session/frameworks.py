@@ -17,7 +17,7 @@ GROUP = "hypocenter.frameworks"
 
 
 def adapters() -> Iterator[ModuleType]:
-    """Built-in adapters, then those of installed plug-ins."""
+    """Yield the built-in adapters, then those of installed plug-ins."""
     for info in pkgutil.iter_modules(frameworks.__path__):
         module = importlib.import_module(f"{frameworks.__name__}.{info.name}")
         if hasattr(module, "needs"):
@@ -32,7 +32,7 @@ def _plug_ins() -> EntryPoints:
 
 
 class Frameworks:
-    """Looks, at each new outermost module, for frameworks that have been imported since. Costs one set test each."""
+    """Attaches adapters of frameworks imported since, at each new outermost module. Costs one set test each."""
 
     def __init__(self, door: Door) -> None:
         self._door = door
@@ -40,7 +40,7 @@ class Frameworks:
         self._undo: list[Callable[[], None]] = []
 
     def attach(self) -> Callable[[], None]:
-        """Attach what is there; returns the undo."""
+        """Attach the adapters of frameworks that are imported; return the undo."""
         try:
             self._waiting = list(adapters())
         except Exception as error:
@@ -64,6 +64,6 @@ class Frameworks:
 
 
 def _is_imported(name: str) -> bool:
-    """In full: a framework that imports torch is half there when the session starts."""
+    """Return whether a module is imported in full: one that imports torch is half there when the session starts."""
     module = sys.modules.get(name)
     return module is not None and not getattr(getattr(module, "__spec__", None), "_initializing", False)

@@ -12,7 +12,7 @@ MIN_COSINE = 0.999  # between a parameter's gradient and its replay's: else some
 
 
 class Factors:
-    """By position of a parameter.
+    """The factor from replayed to given gradient of each parameter, by position.
 
     Args:
         sizes: elements of each parameter.
@@ -35,11 +35,11 @@ class Factors:
         return self.n_left_out == 0
 
     def leave_out(self) -> None:
-        """There is a gradient that nothing is known of."""
+        """Count a gradient whose factor is not known."""
         self.n_left_out += 1
 
     def fit(self, position: int, *, dot: float, given: float, base: float, is_equal: bool) -> None:
-        """A gradient of the run beside its replay without noise.
+        """Compare a gradient of the run with its replay without noise, and keep the factor between them if they fit.
 
         Args:
             dot: their scalar product.
@@ -56,7 +56,7 @@ class Factors:
         self._factors[position] = 1.0 if is_equal else dot / base
 
     def leave_out_flukes(self) -> None:
-        """A gradient of one element always points the same way: small ones count with the factor of large ones only."""
+        """Leave out small gradients whose factor differs from large ones': one element always points the same way."""
         small = [i for i in self._factors if self._sizes[i] < SMALL]
         large = sorted(factor for i, factor in self._factors.items() if self._sizes[i] >= SMALL)
         if not small or not (large or self.n_left_out):
@@ -68,7 +68,7 @@ class Factors:
         self.n_left_out += len(flukes)
 
     def settle(self, square: float, *, is_clipped: bool) -> float | None:
-        """A sample is complete. The program has clipped its norm too, where it clipped the run's.
+        """Finish a sample: clip its norm to that without noise, if the program clipped the run's.
 
         Args:
             square: of the norm of all its gradients.
@@ -84,6 +84,6 @@ class Factors:
         return ratio
 
     def __iter__(self) -> Iterator[tuple[int, float]]:
-        """(position, factor) of those that fit, with the clipping of this sample."""
+        """Yield (position, factor) of the parameters that fit, with the clipping of this sample."""
         for position, factor in self._factors.items():
             yield position, factor * self._clip

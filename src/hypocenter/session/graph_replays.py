@@ -46,7 +46,7 @@ class GraphReplays:
         self._is_bad = False  # and told so
 
     def note(self, event: str, given: tuple[Any, ...]) -> None:
-        """The session heard this while a graph is captured. Nothing is launched."""
+        """Note the losses and optimizers that go into a graph that is being captured. Launches nothing."""
         self._listen()
         if event == "before_backward":
             roots = [root for root in given[0] if isinstance(root, torch.Tensor) and root.numel() == 1]
@@ -65,14 +65,14 @@ class GraphReplays:
                 self._undo.append(hear(graph, "replay", self._begin))
 
     def at_end(self) -> None:
-        """The session is over, and the device has done its work."""
+        """Read what the last replays left: the session is over, and the device has done its work."""
         try:
             self._read()
         except Exception as error:
             self._parts.warn(f"what the last replays of a graph left is not known: {error!r}")
 
     def stop(self) -> None:
-        """Hear of no more replays."""
+        """Stop listening to replays."""
         while self._undo:
             self._undo.pop()()
 
@@ -98,7 +98,7 @@ class GraphReplays:
             self._parts.warn(f"replays of graphs are not followed any more: {error!r}")
 
     def _read(self) -> None:
-        """What is there after the last replay, if it has not been looked at. Waits for the device."""
+        """Check and write what the last replay left, unless that has been done. Waits for the device."""
         n_new, self._n_read = self._n_replays - self._n_read, self._n_replays
         optimizers = [optimizer for ref in self._optimizers if (optimizer := ref()) is not None]
         if not n_new or not optimizers:

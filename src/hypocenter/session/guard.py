@@ -21,7 +21,7 @@ class StopTraining(SystemExit):
 
 
 class Warnings:
-    """One line per distinct warning, on stderr, kept for run.json."""
+    """Prints each distinct warning once, in a line on stderr, and keeps it for run.json."""
 
     def __init__(self) -> None:
         self.lines: list[str] = []
@@ -33,7 +33,7 @@ class Warnings:
 
 
 def show_traceback(error: BaseException | None) -> None:
-    """Of an error of ours, for those who work on Hypocenter."""
+    """Print the traceback of an error of Hypocenter's own, if HYPOCENTER_TRACEBACK is set."""
     if os.environ.get("HYPOCENTER_TRACEBACK") and error is not None:
         import traceback
 
@@ -41,7 +41,7 @@ def show_traceback(error: BaseException | None) -> None:
 
 
 class Listening:
-    """What sessions of every framework share: they listen, and let go of the program once something of ours fails.
+    """What the sessions of every framework share: they listen, and let go of the program once they fail.
 
     Attributes:
         is_off: nothing is listened to any more.
@@ -55,7 +55,7 @@ class Listening:
         self._stays: list[Callable[[], None]] = []  # of them, those that stay when a device is broken: the last words
 
     def while_capturing(self, event: str, given: tuple[Any, ...]) -> None:
-        """What is heard goes into a graph that the program has its device capture: nothing may be done about it.
+        """Do nothing about an event while the program's device captures a graph: any work would go into the graph.
 
         Args:
             event: the listener method that is not called.
@@ -63,10 +63,10 @@ class Listening:
         """
 
     def let_go(self, reason: str) -> None:
-        """It has failed: what cannot be gone on with."""
+        """Give up what cannot be gone on with: Hypocenter has failed, for this reason."""
 
     def switch_off(self, reason: str, error: BaseException | None = None) -> None:
-        """Something in Hypocenter failed: let go of everything, say so once. Of a broken device: but for last words."""
+        """Let go of the program after an internal error, and say so once; after a device error some last words stay."""
         self.is_off = True
         broken = device_error(error)
         self._detach(self._stays if broken is not None else ())
@@ -79,11 +79,11 @@ class Listening:
         self.let_go(reason)
 
     def broken(self, what: DeviceError) -> None:
-        """A device gives no more results. The program will be told so by the next thing that it asks for."""
+        """Warn that a device gives no more results. The program will be told by its next request to the device."""
         self.warn(f"{what.title} was seen, nothing is recorded from here on: {what.text}")
 
     def forked(self) -> None:
-        """In a forked child: a worker that prepares data trains nothing."""
+        """Listen to nothing in a forked child: it is a worker that prepares data, and trains nothing."""
         self.is_off = True
         self._detach()
 

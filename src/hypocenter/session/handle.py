@@ -19,7 +19,7 @@ MOST_ROWS = 500_000  # of a recording that is diagnosed when training ends: a se
 
 
 class Session(Protocol):
-    """What is asked of a session from outside."""
+    """What is asked of a session from outside it."""
 
     directory: Path
 
@@ -51,7 +51,7 @@ class Handle:
         self._session.warn(text)
 
     def diagnosis(self) -> Diagnosis:
-        """What is wrong with the run as far as it is recorded, as `hypocenter check` finds it; any time, also later.
+        """Return what is wrong with the run as far as it is recorded, like `hypocenter check`; can be called any time.
 
         Raises:
             RecordingError: nothing is recorded yet.
@@ -82,7 +82,7 @@ class Handle:
         return f"<hypocenter recording to {self.directory}>"
 
     def _repr_html_(self) -> str:
-        """The findings, as a notebook shows them."""
+        """Return the findings as HTML, for a notebook."""
         from hypocenter.report.formats import terminal
 
         try:
@@ -98,7 +98,7 @@ class Handle:
         return recorded, diagnose(recorded)
 
     def _say_how_it_went(self) -> None:
-        """Verdict and path; of several ranks the path alone, as the others may not have written all."""
+        """Print the verdict and the path; of several ranks the path alone, as the others may not have written all."""
         from hypocenter.record.reader import open_run
 
         rank, world_size = self._rank()
@@ -113,7 +113,7 @@ class Handle:
 
 
 def begin(session: Session, running: list[Session], close: Callable[[], None] | None = None) -> None:
-    """Attach a session; the end of the process closes it, and a forked child has none.
+    """Attach a session, close it at the end of the process, and switch it off in a forked child.
 
     Args:
         close: what the end of the process calls; the session's own when None.

@@ -18,7 +18,7 @@ from hypocenter.tap.gradients import local
 
 
 class Steps(Protocol):
-    """Told where a step begins and ends (the boundary)."""
+    """What is told where a step begins and ends (the boundary)."""
 
     def evaluated(self, gradients: Any) -> None: ...
     def before(self, optimizer: Any, scaled: None, gradients: Any, *, has_gradients: bool) -> None: ...
@@ -27,7 +27,7 @@ class Steps(Protocol):
 
 
 class UpdatesInBackward:
-    """Gathers the steps of one backward into one update."""
+    """Gathers the optimizer steps within one backward into one update."""
 
     def __init__(self, boundary: Steps, *, may_stop: bool) -> None:
         self._boundary, self._may_stop = boundary, may_stop
@@ -36,7 +36,7 @@ class UpdatesInBackward:
         self._norms: list[tuple[torch.Tensor, torch.Tensor]] = []
 
     def note(self, optimizer: torch.optim.Optimizer) -> None:
-        """This one is about to step.
+        """Note that an optimizer is about to step within a backward.
 
         The first in a backward waits for the loss and its own gradient: no parameter has moved yet, so that a step that
         failed can be done again.
@@ -53,11 +53,11 @@ class UpdatesInBackward:
 
     @property
     def has_stepped(self) -> bool:
-        """Whether any has in the backward that is under way, or just over."""
+        """Whether any optimizer has stepped in the backward that is under way, or just over."""
         return bool(self._groups)
 
     def after_backward(self) -> None:
-        """The backward is over: if any has stepped in it, that was the update."""
+        """Make one update of all the optimizer steps within this backward, if there were any."""
         if not self._groups:
             return
         self._all.param_groups, self._groups = list(self._groups.values()), {}

@@ -66,13 +66,13 @@ class Inference:
         return self._clock.batch == 0 and self._clock.step == 0
 
     def look(self, module: torch.nn.Module, output: object) -> None:
-        """The call of an outermost module is over."""
+        """Look at the output of an outermost module whose call is over."""
         if self._is_wanted():
             given = list(islice(tensors(output), FEW))
             self._take(self._names.module_name(module) or "", type(module).__name__, given, is_gradient=False)
 
     def look_at_result(self, output: object, has_gradients: bool) -> None:
-        """The call of a function that torch.func has transformed is over."""
+        """Look at the output of a function that torch.func has transformed, whose call is over."""
         if self._is_wanted():
             given = sorted(tensors(output), key=lambda each: each[1].numel())[:FEW]  # a loss is small, gradients large
             self._take("torch.func", "", given, is_gradient=has_gradients)
@@ -117,7 +117,7 @@ class Inference:
                 return
 
     def at_end(self) -> tuple[list[Reading], StepRecord | None]:
-        """What there is to write of a program that has trained nothing."""
+        """Return the rows and the step record to write of a program that has trained nothing ([] and None: nothing)."""
         if self.is_all:
             with quietly():
                 self._read()
@@ -128,7 +128,7 @@ class Inference:
 
 
 def _is_recorded() -> bool:
-    """Whether what runs now goes into a graph of the program's own (export, make_fx, CUDA graphs): nothing of ours."""
+    """Return whether what runs now goes into a graph of the program's own (export, make_fx, CUDA graphs)."""
     return is_capturing() or bool(torch._C._len_torch_dispatch_stack())
 
 
@@ -142,7 +142,7 @@ def _numel(shape: tuple[int, ...]) -> int:
 
 
 def _to_host(counts: list[torch.Tensor]) -> list[list[int]]:
-    """One transfer per device."""
+    """Bring counts to the host, with one transfer per device."""
     found: dict[int, list[int]] = {}
     for device in {each.device for each in counts}:
         there = [at for at, each in enumerate(counts) if each.device == device]

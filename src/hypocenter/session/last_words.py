@@ -45,7 +45,7 @@ class LastWords:
         self._pid = os.getpid()
 
     def attach(self) -> Callable[[], None]:
-        """Chain ourselves in front of the hooks there are; returns the undo."""
+        """Chain ourselves in front of the hooks that are set; return the undo."""
         before, thread_before = sys.excepthook, threading.excepthook
 
         def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -73,7 +73,7 @@ class LastWords:
         return undo
 
     def keep_stack_in(self, opened: Callable[[], int]) -> None:
-        """From here on a SIGTERM leaves its stack at the descriptor that `opened` gives; a crash outside Python too.
+        """Let SIGTERM, or a crash outside Python, leave the stack at the file descriptor that `opened` gives.
 
         A program that has asked for Python's own report of crashes keeps it.
         """
@@ -87,7 +87,7 @@ class LastWords:
             self._reports_crashes = True
 
     def _take_out_handler(self) -> None:
-        """Only if the program has set none of its own since: taking ours out would take theirs."""
+        """Take out our handler of SIGTERM, unless the program has set its own since: that one has to stay."""
         if self._reports_crashes and os.getpid() != self._pid:
             faulthandler.disable()  # a forked child that crashes is not this rank
         if self._stack_fd >= 0 and signal.getsignal(signal.SIGTERM) is self._handler:
@@ -103,7 +103,7 @@ class LastWords:
 
 
 def _catchers() -> list[tuple[Any, str]]:
-    """Functions in which a process started by multiprocessing runs what it was started for, and catches what it raises.
+    """Return the functions that run what a multiprocessing child was started for, and catch what that raises.
 
     The second is torch's, of `torch.multiprocessing.spawn`: its first argument is the function to run.
     """
@@ -113,7 +113,7 @@ def _catchers() -> list[tuple[Any, str]]:
 
 
 def _around(owner: Any, name: str, say: Told) -> Callable[[], None]:
-    """Tell of an exception on its way out, whoever catches it next. Returns the undo."""
+    """Tell of an exception on its way out of a function, whoever catches it next. Returns the undo."""
     original = getattr(owner, name)
 
     def told(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -142,7 +142,7 @@ def _around(owner: Any, name: str, say: Told) -> Callable[[], None]:
 
 
 def last_error() -> BaseException | None:
-    """The exception that ends the program, or the part of it that is watched, at this moment; None: it ends well."""
+    """Return the exception that ends the program, or the part of it that is watched; None if it ends well."""
     handled = sys.exc_info()[1]  # as in the exit of a `with`
     if isinstance(handled, (Exception, KeyboardInterrupt)):
         return handled
@@ -151,14 +151,14 @@ def last_error() -> BaseException | None:
 
 
 def innermost(trace: TracebackType) -> FrameType:
-    """The frame that raised."""
+    """Return the frame that raised the exception."""
     while trace.tb_next is not None:
         trace = trace.tb_next
     return trace.tb_frame
 
 
 def user_place(trace: TracebackType | None) -> tuple[FrameType, int] | None:
-    """The innermost frame of the program's own code, and the line it was in; None when all are of libraries."""
+    """Return the innermost frame of the program's own code and its line; None when all frames are of libraries."""
     found = None
     while trace is not None:
         if not trace.tb_frame.f_code.co_filename.startswith((*_LIBRARIES, "<")):
@@ -168,7 +168,7 @@ def user_place(trace: TracebackType | None) -> tuple[FrameType, int] | None:
 
 
 def one_line(error: BaseException) -> str:
-    """What an exception says, on one line, with the line of the program's own code that it came from."""
+    """Return an exception's text on one line, with the line of the program's own code that it came from."""
     try:
         text = " ".join(str(error).split())
     except Exception:

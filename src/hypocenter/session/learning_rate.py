@@ -17,12 +17,12 @@ _read: dict[int, tuple[weakref.ref[torch.Tensor], int, float]] = {}  # by id: wh
 
 
 def learning_rate(optimizer: Any) -> float | None:
-    """Of the first parameter group; None if it is nothing that is a number."""
+    """Return the learning rate of the first parameter group; None if it is not a number."""
     return number_of(optimizer.param_groups[0].get("lr")) if optimizer.param_groups else None
 
 
 def decays(optimizer: Any) -> tuple[float, float]:
-    """Factors per update of its running means of gradients, and of their squares; 0.0: it has none, or on a device."""
+    """Return the decay per update of the means of gradients and of their squares; 0.0: none, or on a device."""
     group = optimizer.param_groups[0] if optimizer.param_groups else {}
     betas = group.get("betas")
     pair = (
@@ -33,7 +33,7 @@ def decays(optimizer: Any) -> tuple[float, float]:
 
 
 def number_of(value: Any) -> float | None:
-    """A number, or what a tensor of one element holds: one on a device is waited for only if it has been written to."""
+    """Return a number, or the element of a tensor of one; one on a device is read only if it was written to since."""
     if isinstance(value, (int, float)):
         return float(value)
     if not isinstance(value, torch.Tensor) or value.numel() != 1:
@@ -45,7 +45,7 @@ def number_of(value: Any) -> float | None:
 
 
 def ride_along(optimizer: Any, ride: Callable[[torch.Tensor, Callable[[Sequence[float]], None]], None]) -> None:
-    """The rates that lie on a device, and have been written to, come to the host with the next check of gradients."""
+    """Let learning rates on a device that were written to come to the host with the next check of gradients."""
     for group in getattr(optimizer, "param_groups", ())[:1]:
         for value in map(group.get, RATES):
             is_one = isinstance(value, torch.Tensor) and value.device.type != "cpu" and value.numel() == 1

@@ -60,7 +60,7 @@ class UntracedReducer:
             return self._reducer.add(tensor, place, sketch=sketch)
 
     def drain(self) -> list[Summary]:
-        """Summaries by ticket."""
+        """Return the summaries, indexed by ticket."""
         with _disable_current_modes():
             return self._reducer.drain()
 
@@ -132,22 +132,22 @@ class Levels:
         return self._updates is not None
 
     def before_rule(self, optimizer: torch.optim.Optimizer, step: int) -> None:
-        """An optimizer's own rule is about to be applied."""
+        """Keep what an optimizer's own rule is about to change."""
         if self._updates is not None and self._due(step):
             self._updates.before(optimizer, step)
 
     def after_rule(self, optimizer: torch.optim.Optimizer) -> None:
-        """It has been."""
+        """Keep what an optimizer's own rule has changed."""
         if self._updates is not None:
             self._updates.after(optimizer)
 
     def on_root(self, module: torch.nn.Module) -> None:
-        """A new outermost module was called."""
+        """Warn that torch.compile'd modules run eagerly at level ops: a new outermost module was called."""
         if type(module).__name__ == "OptimizedModule" and self._live is not None:
             self._warn("level ops runs torch.compile'd modules eagerly: torch compiles nothing under a dispatch mode")
 
     def begin_microbatch(self) -> None:
-        """An outermost training call begins."""
+        """Switch the taps on if this step is due: an outermost training call begins."""
         due = self._due(self._clock.step)
         if self._modules is not None:
             traced = self._clock.batch in self._config.trace_batches
@@ -159,25 +159,25 @@ class Levels:
             self._live.enter()
 
     def before_backward(self, seeds: Sequence[torch.Tensor | None]) -> None:
-        """Its forward is over; backward starts from these gradients, None where torch makes one."""
+        """Begin to follow backward, which starts from these gradients (None where torch makes one)."""
         if self._ops is not None:
             self._ops.flow.start(seeds)
 
     def end_microbatch(self) -> None:
-        """Its backward is over."""
+        """Stop following ops: the micro-batch's backward is over."""
         if self._ops is not None:
             self._ops.flow.end()
         if self._live is not None:
             self._live.leave()
 
     def forget(self) -> None:
-        """What modules computed in this step so far was no training."""
+        """Forget what modules computed in this step so far: it was no training."""
         if self._modules is not None:
             self._modules.forget()
 
     @contextlib.contextmanager
     def paused(self) -> Generator[None, None, None]:
-        """Off while a replay runs."""
+        """Switch the taps off while a replay runs."""
         enabled, recording = self._modules is not None and self._modules.enabled, self._clock.recording
         if self._modules is not None:
             self._modules.enabled = False
@@ -190,7 +190,7 @@ class Levels:
                 self._modules.enabled = enabled
 
     def _keep_calls(self) -> None:
-        """Put the operators that each module called among the facts, once these are there."""
+        """Put the operators that each module called among the run's facts, once these are there."""
         noted = self._ops.calls if self._ops is not None else None
         if (
             self._ops is not None
@@ -201,7 +201,7 @@ class Levels:
             self._ops.calls = None
 
     def collect(self, step: int, optimizers: Sequence[Any]) -> list[Reading]:
-        """All rows of the step so far, in execution order."""
+        """Return all rows of the step so far, in execution order."""
         self._keep_calls()
         rows = self._probes.collect(step)
         for tap in (self._modules, self._compiled, self._ops):
@@ -224,7 +224,7 @@ class Levels:
 # state|exp_avg|NAME` after it. Under `update` in the metadata, as JSON: class of the optimizer, options of each group
 # at this step, and names. Where a framework trains copies of the parameters in float32, these are what is held.
 class UpdateTensors:
-    """Copies to the host before and after the rule; writes one file per optimizer and step.
+    """Copies parameters, gradients and state to the host at updates; writes one file per optimizer and step.
 
     Args:
         folder: of this rank.
@@ -240,7 +240,7 @@ class UpdateTensors:
         self._step = self._number = -1
 
     def before(self, optimizer: Optimizer, step: int) -> None:
-        """The rule is about to be applied: gradients are final."""
+        """Copy parameters, gradients and state to the host before the rule is applied; gradients are final."""
         self._held = None
         self._number = self._number + 1 if step == self._step else 0
         self._step = step
@@ -260,7 +260,7 @@ class UpdateTensors:
         self._held = held
 
     def after(self, optimizer: Optimizer) -> None:
-        """It has been applied."""
+        """Copy parameters and state to the host after the rule was applied, and write the file."""
         held, self._held = self._held, None
         if not held:
             return
@@ -346,7 +346,7 @@ def _names(one: Trained, names: NameMap) -> list[str]:
 
 
 def _here(tensor: Tensor) -> Tensor | None:
-    """The dense values on this rank; None where there are none."""
+    """Return the dense values of a tensor on this rank; None where there are none."""
     if hasattr(tensor, "to_local"):
         tensor = tensor.to_local()  # type: ignore[operator]
     if tensor.is_meta:

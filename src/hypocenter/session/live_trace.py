@@ -15,7 +15,7 @@ MAX_STEPS = 3  # a traced step costs several plain ones
 
 
 class LiveTrace:
-    """An op trace of the run itself. Off until `arm`."""
+    """A trace of the ops of the run itself. Off until `arm`."""
 
     def __init__(self, names: NameMap, warn: Callable[[str], None]) -> None:
         self._names, self._warn = names, warn
@@ -25,12 +25,12 @@ class LiveTrace:
         self.tracer: OpTracer | None = None
 
     def arm(self, why: str) -> None:
-        """Trace the coming steps."""
+        """Trace the coming steps while they run, as one could not be replayed for this reason."""
         self._warn(f"the step cannot be replayed ({why}): tracing the next {MAX_STEPS} steps while they run")
         self._steps_left = MAX_STEPS
 
     def begin_microbatch(self) -> None:
-        """An outermost training call begins."""
+        """Begin to trace, if armed: an outermost training call begins."""
         if not self._steps_left:
             return
         if self.tracer is None:
@@ -42,12 +42,12 @@ class LiveTrace:
             self._live.enter()
 
     def end_microbatch(self) -> None:
-        """Its backward is over."""
+        """Stop tracing for now: the micro-batch's backward is over."""
         if self._live is not None:
             self._live.leave()
 
     def end_step(self) -> None:
-        """The update is done: start afresh, or stop."""
+        """Drop the trace of this step, whose update is done; the next step is traced anew, or not at all."""
         if self.tracer is None:
             return
         self.end_microbatch()
@@ -57,7 +57,7 @@ class LiveTrace:
         self._steps_left = max(0, self._steps_left - 1)  # 0 already: it was disarmed in this step
 
     def disarm(self) -> None:
-        """What was looked for has been found."""
+        """Trace no further steps: what was looked for has been found."""
         self._steps_left = 0
 
     def _leaf(self, tensor: torch.Tensor) -> tuple[str, str]:

@@ -18,7 +18,7 @@ KEPT = 1024  # modules
 
 @dataclass(slots=True)
 class _Mode:
-    """Of one module that the program calls."""
+    """The updates of one module that the program calls, counted by mode."""
 
     n_training: int = 0  # updates in a row
     n_other: int = 0  # after them
@@ -32,19 +32,19 @@ class Modes(Observer[ContextT]):
         self._modes: defaultdict[int, _Mode] = defaultdict(_Mode)  # by id of the module
 
     def called(self, update: Update) -> Sequence[tuple[Any, bool]]:
-        """The modules that made the loss that was gone back from last, and whether they were in training then."""
+        """Return the modules that made the loss of the last backward, and whether each was in training mode then."""
         raise NotImplementedError
 
     def n_modal(self, module: Any) -> int:
-        """How many modules in it do something else in training: their code asks for it, and they are not set to 0."""
+        """Count its modules that act otherwise in training: their code asks for the mode, and they are not set to 0."""
         raise NotImplementedError
 
     def name_of(self, module: Any) -> str:
-        """The user's."""
+        """Return the user's name of a module."""
         raise NotImplementedError
 
     def before_update(self, update: Update) -> None:
-        """Count updates in each mode."""
+        """Count each module's updates in each mode; write a row for one that goes on in evaluation mode."""
         if len(self._modes) > KEPT:  # modules that are made anew in every step
             self._modes.clear()
         for module, is_training in self.called(update):

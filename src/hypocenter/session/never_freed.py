@@ -10,5 +10,5 @@ import ctypes
 
 
 def never_freed(what: object) -> None:
-    """One reference more to this object, and so to all that it refers to, which is never given back."""
+    """Keep an object, and all that it refers to, for ever, by one reference more that is never given back."""
     ctypes.pythonapi.Py_IncRef(ctypes.py_object(what))

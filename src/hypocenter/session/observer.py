@@ -21,17 +21,17 @@ from hypocenter.tap.tape import Tape
 
 
 class LocalNorm:
-    """Of the step under way."""
+    """The norm of the gradients of the step under way."""
 
     def __init__(self) -> None:
         self._norms: list[float] = []
 
     def add(self, norms: Sequence[float]) -> None:
-        """Norms of single gradients, with the loss scale in them."""
+        """Add norms of single gradients, with the loss scale in them."""
         self._norms += norms
 
     def take(self, scale: float) -> float | None:
-        """The norm of all that came since the last call, without the loss scale; None: nothing came."""
+        """Return the norm of all gradients since the last call, without the loss scale; None if there were none."""
         norms, self._norms = self._norms, []
         return math.hypot(*norms) / scale if norms else None
 

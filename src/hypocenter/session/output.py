@@ -61,7 +61,7 @@ class Output:
         return self._is_second or (self._open is not None and bool(self._open[0].broken))
 
     def write(self, rows: Sequence[Reading], record: StepRecord | None, norms: NormRows | None = None) -> None:
-        """One step's rows, norms of many gradients beside them, and its record if it is complete."""
+        """Write one step's rows, norms of many gradients beside them, and its record if the step is complete."""
         if self._open is None:
             self._is_second = not claims(self._directory, self._framework)
             if self._is_second:
@@ -76,7 +76,7 @@ class Output:
             self._tell(lambda found: found.after(record))
 
     def close(self) -> None:
-        """Close the files. The launcher knows how a launched run ended; what was said here, only we know."""
+        """Close the files, and finish run.json with what was said here; the launcher adds how a launched run ended."""
         release(self._directory, self._framework)
         if self._open is None:
             return
@@ -107,11 +107,11 @@ class Output:
         return writer, load_sinks(self._config.sinks, self._config.plugins, start=start, warn=self._warn)
 
     def _tell_the_rest(self) -> None:
-        """What is found in all that is written: at the end, or when the tool behind a sink ends before."""
+        """Tell the sinks what is found in all that is written: at the end, or when a sink's tool ends earlier."""
         self._tell(lambda found: found.rest())
 
     def _tell(self, ask: Callable[[FoundLive], Sequence[Finding]]) -> None:
-        """Give the sinks what is new. Findings are those of all ranks: rank 0 asks."""
+        """Give the sinks the findings that are new. Findings are those of all ranks, so rank 0 asks."""
         if self._open is None or self._found is None or not self._open[1].names:
             return
         try:
@@ -133,6 +133,6 @@ class Output:
 
 
 def _keep(config: Config, n_ranks: int) -> Keep:
-    """What may be kept of a rank. Above sentinel somebody has asked for rows: they stay while there is room."""
+    """Return how much is kept of a rank: above level sentinel rows were asked for, and stay while there is room."""
     n_steps = config.keep_steps or (WHOLE_STEPS if config.level == "sentinel" else None)
     return Keep(n_bytes=bytes_kept(config.keep, n_ranks), n_steps=n_steps)

@@ -53,7 +53,7 @@ class ParameterCheck:
         self._bad: list[weakref.ref[torch.Tensor]] = []  # found not finite, and reported
 
     def start(self, parameters: Sequence[torch.Tensor], optimizer: Any, step: int, *, is_suspect: bool) -> bool:
-        """An update is over. Returns whether the answer is there already: on a CPU there is nothing to wait for.
+        """Begin to look at parameters after an update; return whether the answer is there already, as it is on a CPU.
 
         Args:
             is_suspect: its gradients were not finite and it was not skipped: what it wrote has been explained already.
@@ -87,12 +87,12 @@ class ParameterCheck:
         self._sentinel.ride(torch.stack([started.norms[i] for i in places]), arrived)
 
     def let_go(self, optimizer: Any) -> None:
-        """Another optimizer than the last one is about to step: if the program has let go of that one, it is gone."""
+        """Let go of the last optimizer, as another one is about to step: if the program dropped it, it can be freed."""
         if self._last is not optimizer:
             self._last = None
 
     def _held(self, optimizer: Any) -> Callable[[], Any]:
-        """Weakly: programs that make an optimizer for each task must not keep them all."""
+        """Refer to an optimizer weakly: programs that make one for each task must not keep them all alive."""
         me, key = Ref(self), id(optimizer)
 
         def forget(_: object) -> None:
@@ -106,7 +106,7 @@ class ParameterCheck:
             return lambda: optimizer
 
     def read(self) -> str:
-        """The answer to the last `start`: the id of the evidence written, or ''."""
+        """Read the answer to the last `start`; return the id of the evidence written, or ""."""
         if self._started is None:
             return ""
         (left, started), self._started = self._started, None
@@ -119,7 +119,7 @@ class ParameterCheck:
         return self._blame(bad, left, must_prove=False, note=note)
 
     def at_end(self) -> str:
-        """The program ends: look at all parameters, but for those that somebody has written to since."""
+        """Look at all parameters that nobody has written to since their update: the program ends."""
         found = self.read()
         for left in list(self._left.values()):
             if not left.is_suspect and not self._is_known() and all(map(_as_left_by(left), left.parameters)):
@@ -130,7 +130,7 @@ class ParameterCheck:
         return found
 
     def look_back(self, check: Check) -> tuple[str, dict[str, float | str]]:
-        """Something is not finite: were parameters, of any optimizer, before it? Tells `Failures` if that is explained.
+        """Find out if parameters were bad before something was not finite; tells `Failures` if that is explained.
 
         Returns:
             The id of the evidence written, or '', and what is known of a bad parameter that nothing explains.
@@ -158,7 +158,7 @@ class ParameterCheck:
         }
 
     def _is_known(self) -> bool:
-        """Whether a parameter that has been reported is still not finite."""
+        """Return whether a parameter that has been reported is still not finite."""
         held = [p for ref in self._bad if (p := ref()) is not None]
         still = self._sentinel.bad_parameters(self._sentinel.start_parameters(held)) if held else []
         self._bad = [Ref(p) for p in still]
@@ -190,6 +190,6 @@ def _index(left: _Left, parameter: torch.Tensor) -> int | None:
 
 
 def _as_left_by(left: _Left) -> Callable[[torch.Tensor], bool]:
-    """Whether a parameter is still as that update left it, as far as its version counter tells."""
+    """Return a function that tells whether a parameter is as that update left it, by its version counter."""
     versions = {id(p): version for p, version in zip(left.parameters, left.versions, strict=True)}
     return lambda parameter: versions.get(id(parameter)) == version_of(parameter)

@@ -50,7 +50,7 @@ from hypocenter.tap.updates import UpdateListener, UpdateTap
 
 
 class Listener(UpdateListener, Protocol):
-    """Who is told of what happens in training (the session)."""
+    """What is told of what happens in training (the session)."""
 
     def on_root(self, module: torch.nn.Module) -> None: ...
     def on_begin(self, training: bool) -> None: ...
@@ -164,7 +164,7 @@ class Parts:
         )  # fmt: skip
 
     def attach(self) -> list[Callable[[], None]]:
-        """Start listening; what takes each part off again, in the order in which they came on."""
+        """Attach all parts; return what takes each of them off again, in the order in which they were attached."""
         self.last_words = self.where.attach()
         undos = [self.last_words]
         attach = (
@@ -190,17 +190,17 @@ class Parts:
         return [*undos, self.names.close]
 
     def _examine(self, error: BaseException, phase: WherePhase) -> None:
-        """An exception ends the program: find out what there is to know."""
+        """Find out what there is to know of an exception that ends the program."""
         self.roots.suspend()
         with self._unwatched():
             self.tape.close_at(self.coroner.examine(error, phase), self.clock.microbatch, self.clock.batch)
 
     def rank(self) -> tuple[int, int]:
-        """This rank, and how many there are, as the launcher said in this step at the latest."""
+        """Return this rank and the number of ranks, as the launcher said in this step at the latest."""
         return self._rank or rank_of_group() or self._launched or self._look_up()
 
     def begin_event(self) -> None:
-        """The program has done something: its process groups may be others than they were."""
+        """Look up the rank again: the program has done something, and its process groups may be others now."""
         self._rank = None
         self._rank = self.rank()
 
@@ -213,7 +213,7 @@ class Parts:
         self.taken.clear()
 
     def begin_step(self) -> None:
-        """Begin the time for what is done again anew, and ask the environment again in the first steps.
+        """Renew the time limit of replays, and in the first steps ask the environment for the rank again.
 
         A program may set its rank there before it begins to train.
         """

@@ -39,7 +39,7 @@ class PlaceKeeper(place_keeper.PlaceKeeper):
         return self._survey.attach()
 
     def current(self) -> Place:
-        """What is known now: cheap enough for each step."""
+        """Return the place of this rank as far as it is known now. Cheap enough for each step."""
         rank, world_size = self._rank()
         standing = self._standing(rank, world_size)
         if self._made is None or self._standing_made is not standing or self._made.rank != rank:

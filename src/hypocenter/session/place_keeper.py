@@ -42,7 +42,7 @@ class PlaceKeeper:
         self._written: Place | None = None
 
     def current(self) -> Place:
-        """What is known now: cheap enough for each step."""
+        """Return the place of this rank as far as it is known now. Cheap enough for each step."""
         rank, world_size = self._rank()
         if self._made is None or (self._made.rank, self._made.world_size) != (rank, world_size):
             device, name = self._device()
@@ -58,7 +58,7 @@ class PlaceKeeper:
         return self._made
 
     def keep(self) -> Place:
-        """The current place, written to rank.json when it is not what was written last."""
+        """Return the current place, and write it to rank.json if it has changed since it was written last."""
         place = self.current()
         if place is not self._written and place != self._written and claims(self._directory, self._framework):
             self._written = place
@@ -69,7 +69,7 @@ class PlaceKeeper:
 
 
 def this_attempt() -> Attempt:
-    """Begun now."""
+    """Describe this attempt to run the job: its number, host and process, and that it began now."""
     now_ns = time.time_ns()
     return Attempt(
         number=launcher.attempt(os.environ),

@@ -15,12 +15,12 @@ _known: dict[str, tuple[weakref.ref[Any], tuple[int, int]]] = {}  # of the defau
 
 
 def rank_and_world_size() -> tuple[int, int]:
-    """(global rank, number of ranks); (0, 1) for a program of one process."""
+    """Return (global rank, number of ranks); (0, 1) for a program of one process."""
     return rank_of_group() or launched_rank()
 
 
 def rank_of_group() -> tuple[int, int] | None:
-    """The same in the default process group; None without one."""
+    """Return (rank, number of ranks) in the default process group; None without such a group."""
     world = torch.distributed.group.WORLD if _CAN_BE else None
     if world is None:
         return None
@@ -32,5 +32,5 @@ def rank_of_group() -> tuple[int, int] | None:
 
 
 def launched_rank() -> tuple[int, int]:
-    """The same as the launcher's environment has it, which takes 15 µs to read."""
+    """Return (rank, number of ranks) as the launcher's environment has it, which takes 15 µs to read."""
     return rank_and_size() or (0, 1)

@@ -81,11 +81,11 @@ class Session(Listening):
         self.parts.imposed.update(begin(self.config, self.warn))
 
     def while_capturing(self, event: str, given: tuple[Any, ...]) -> None:
-        """Replays of the graph will run none of this."""
+        """Only note what happens while a graph is captured: its replays will run none of this Python code."""
         self._graphs.note(event, given)
 
     def let_go(self, reason: str) -> None:
-        """Other ranks wait for no word, and what was imposed is over."""
+        """Tell other ranks to wait no longer, and end what was imposed: Hypocenter has failed."""
         self.parts.council.close()
         self.parts.imposing.let_go(reason)
 
@@ -107,7 +107,7 @@ class Session(Listening):
             self.is_off = True
 
     def _may_wait(self) -> bool:
-        """Whether what is still to be read can be: the exit waits for no device that is stuck."""
+        """Return whether the device can be read from: the exit must not wait for a device that is stuck."""
         now = {parameter.device for _, parameter in self.names.parameters()}
         if are_idle(self._devices | now, min(EXIT_S, self.config.agree_timeout_s)):
             return True
@@ -128,7 +128,7 @@ class Session(Listening):
             self._boundary.flush(record)
 
     def broken(self, what: DeviceError) -> None:
-        """A device gives no more results: keep what is known on the host. Last words are still taken."""
+        """Write what is known on the host: a device gives no more results. Last words are still taken."""
         self.parts.coroner.first_seen(what, self.parts.where.phase)
         self.warn(
             f"{what.title} was first seen at step {self.clock.step_now}, nothing is recorded from here on: {what.text}"
@@ -136,19 +136,19 @@ class Session(Listening):
         self._boundary.flush(None)
 
     def forked(self) -> None:
-        """In a forked child: a DataLoader worker trains nothing."""
+        """Listen to nothing in a forked child: a DataLoader worker trains nothing."""
         self.parts.council.forked()
         super().forked()
 
     @contextlib.contextmanager
     def replaying(self) -> Generator[None, None, None]:
-        """Nothing that a replay does may look like training."""
+        """Do not take anything for training in this context: a replay runs in it."""
         with self.unwatched(), self.parts.where.during("replay"):
             yield
 
     @contextlib.contextmanager
     def unwatched(self) -> Generator[None, None, None]:
-        """What runs in here is ours."""
+        """Do not take anything for the program's in this context: what runs in it is ours."""
         self.paused = self.parts.roots.paused = True
         try:
             with self.parts.levels.paused():
@@ -159,7 +159,7 @@ class Session(Listening):
     # module calls
 
     def on_root(self, module: torch.nn.Module) -> None:
-        """An outermost module that was not seen before is about to be called."""
+        """Name a new outermost module, and attach adapters of its framework: it is about to be called."""
         self.parts.frameworks.look()
         owner = owner_of(module, sys._getframe(1))
         is_model = self.names.module_name(owner) is None and next(owner.parameters(), None) is not None
@@ -169,7 +169,7 @@ class Session(Listening):
         self.parts.levels.on_root(module)
 
     def on_begin(self, training: bool) -> None:
-        """The call of an outermost module begins; True: in training."""
+        """Begin to listen to the call of an outermost module; `training` tells whether it may be a micro-batch."""
         if training:
             self._settle()
             self._by_hand.before_next()
@@ -185,7 +185,7 @@ class Session(Listening):
 
     @guarded
     def before_backward(self, roots: list[torch.Tensor | GradientEdge], seeds: list[Any], retain_graph: bool) -> None:
-        """`backward` was called: a micro-batch is complete."""
+        """Complete a micro-batch: `backward` was called."""
         self._settle()
         self.parts.imposing.before_backward()
         self.parts.roots.user_code.has_trained = True
@@ -205,7 +205,7 @@ class Session(Listening):
         self.parts.where.note("backward")
 
     def _go_back(self, microbatch: Microbatch, roots: list[torch.Tensor | GradientEdge]) -> None:
-        """This micro-batch counts: its gradients are used."""
+        """Count this micro-batch, as its gradients are used."""
         self.clock.recording = not self._boundary.is_updating  # recomputes inside it belong to this micro-batch
         self._boundary.begins_backward()
         self.tape.add(microbatch)
@@ -213,7 +213,7 @@ class Session(Listening):
             self.parts.observers.tell("before_backward", [root for root in roots if isinstance(root, torch.Tensor)])
 
     def _settle(self, *, is_last: bool = False) -> None:
-        """What `torch.autograd.grad` has given is in `.grad` now: then those calls were micro-batches.
+        """Count calls of `torch.autograd.grad` as micro-batches, if their results are in `.grad` now.
 
         Args:
             is_last: an update comes: what is not there now is not used.
@@ -235,7 +235,7 @@ class Session(Listening):
 
     @guarded
     def after_backward(self) -> None:
-        """Gradients of this micro-batch are accumulated."""
+        """End the backward of this micro-batch: its gradients are accumulated."""
         self._end_backward(None)
 
     def _end_backward(self, given: list[tuple[torch.Tensor, torch.Tensor]] | None) -> None:
@@ -265,7 +265,7 @@ class Session(Listening):
     def before_gradients(
         self, roots: list[torch.Tensor | GradientEdge], inputs: list[Any], seeds: list[Any], retain_graph: bool
     ) -> bool:
-        """`torch.autograd.grad` was called: a micro-batch of a program that updates its parameters itself.
+        """Take a call of `torch.autograd.grad` for a micro-batch, if the program updates its parameters itself.
 
         Where there is an optimizer, what the program does with the gradients tells whether it is one.
 
@@ -286,12 +286,12 @@ class Session(Listening):
 
     @guarded
     def after_gradients(self, gradients: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """The program has them."""
+        """End the backward of `torch.autograd.grad`, which has returned these (parameter, gradient)."""
         self._end_backward(gradients)
 
     @guarded
     def before_clip(self, parameters: list[torch.Tensor], max_norm: float) -> None:
-        """Clipping spreads one NaN to all gradients: note who had it."""
+        """Note which gradients are not finite before they are clipped, as clipping spreads one NaN to all of them."""
         self._settle()
         self.parts.roots.suspend_between()
         with self._boundary.timed:
@@ -301,7 +301,7 @@ class Session(Listening):
 
     @guarded
     def before_unscale(self, unscaling: Unscaling) -> None:
-        """The user takes the loss scale out of the gradients."""
+        """Tell observers that the user is about to take the loss scale out of the gradients."""
         self._settle()
         self.parts.roots.suspend_between()
         with self._boundary.timed:
@@ -309,13 +309,13 @@ class Session(Listening):
 
     @guarded
     def after_unscale(self, unscaling: Unscaling) -> None:
-        """It is out."""
+        """Tell observers that the loss scale is out of the gradients."""
         with self._boundary.timed:
             self.parts.observers.tell("after_unscale", unscaling)
 
     @guarded
     def before_scaled_step(self, update: ScaledUpdate) -> None:
-        """A loss scaler steps: gradients are scaled unless the user has unscaled them."""
+        """Check the gradients before the step of a loss scaler: they are scaled unless the user has unscaled them."""
         self._settle(is_last=True)
         self.parts.imposing.before_step(update.optimizer)
         self.parts.roots.suspend_between()
@@ -332,7 +332,7 @@ class Session(Listening):
 
     @guarded
     def after_scaled_step(self, update: ScaledUpdate) -> None:
-        """The scaler has stepped or skipped."""
+        """Complete the step: the scaler has updated, or skipped the update."""
         if update.found_inf:  # else: what our own check saw
             self._boundary.is_skipped = any(update.found_inf.values())
         self._boundary.after(update.optimizer)
@@ -341,7 +341,7 @@ class Session(Listening):
 
     @guarded
     def before_update(self, optimizer: torch.optim.Optimizer) -> None:
-        """The optimizer is about to use the gradients; the parameters are still the ones the step started from."""
+        """Check the gradients before the optimizer uses them; the parameters are still those the step began with."""
         self._settle(is_last=True)
         if self._only_makes_state(optimizer):
             return
@@ -353,24 +353,24 @@ class Session(Listening):
 
     @guarded
     def in_backward(self, optimizer: torch.optim.Optimizer) -> None:
-        """One that steps inside a backward."""
+        """Note that an optimizer is about to step inside a backward."""
         self._in_backward.note(optimizer)
 
     @guarded
     def after_update(self, optimizer: torch.optim.Optimizer) -> None:
-        """The optimizer has updated."""
+        """Complete the step: the optimizer has updated."""
         self._boundary.after(optimizer)
         self._stop_if_asked()
 
     @guarded
     def before_evaluation(self) -> None:
-        """The optimizer under way has moved the parameters and calls its closure once more."""
+        """Begin one more evaluation: the optimizer has moved the parameters and calls its closure again."""
         self.tape.clear()
         self.clock.begin_evaluation()
 
     @guarded
     def after_evaluation(self, optimizer: torch.optim.Optimizer) -> None:
-        """The closure is over, and the parameters are still those that it used."""
+        """Check the loss and gradients of a closure, while the parameters are still those that it used."""
         self.parts.roots.reset()
         with self._boundary.timed:
             self._boundary.evaluated(gradients_of(optimizer))
@@ -390,7 +390,7 @@ class Session(Listening):
 
     @guarded
     def before_rule(self, optimizer: torch.optim.Optimizer) -> None:
-        """A torch optimizer, also one inside a scaler's or framework's step, applies its rule: gradients are final."""
+        """Look before an optimizer's own rule is applied, also inside a scaler's or framework's step."""
         step, is_audited = self._boundary.step, self.parts.audits.is_due(self._boundary.step)
         if not self._only_makes_state(optimizer):
             self.parts.imposing.before_rule(optimizer, step)
@@ -401,14 +401,14 @@ class Session(Listening):
 
     @guarded
     def after_rule(self, optimizer: torch.optim.Optimizer) -> None:
-        """It has been applied."""
+        """Look after an optimizer's own rule was applied."""
         if self.parts.audits.is_due(self._boundary.step):
             with self._boundary.timed:
                 self.parts.observers.tell("after_rule", optimizer)
         self.parts.levels.after_rule(optimizer)
 
     def _stop_if_asked(self) -> None:
-        """After the step that was named: every optimizer that is known has taken it."""
+        """Stop training after the step that `stop_after_step` names, once every known optimizer has taken it."""
         last = self.config.stop_after_step
         if last is None or self.clock.step <= last:
             return
@@ -419,7 +419,7 @@ class Session(Listening):
 
     @guarded
     def before_plain_step(self, update: PlainUpdate) -> None:
-        """A framework's own optimizer is about to step; there is no loss scale."""
+        """Check the gradients before a framework's own optimizer steps; there is no loss scale."""
         self._settle(is_last=True)
         self.parts.imposing.before_step(update.optimizer)
         self._boundary.scale = None
@@ -430,18 +430,18 @@ class Session(Listening):
 
     @guarded
     def after_plain_step(self, update: PlainUpdate) -> None:
-        """It has updated, or found that it must not."""
+        """Complete the step: a framework's own optimizer has updated, or found that it must not."""
         self._boundary.is_skipped = self._boundary.is_skipped or update.was_skipped
         self._boundary.after(update.optimizer)
         self.parts.imposing.after_step()
         self._stop_if_asked()
 
     def watch_scaler(self, scaler: Any) -> None:
-        """A loss scaler of the user's, of whatever class."""
+        """Watch a loss scaler of the user's, of whatever class."""
         self.parts.scalers.watch(scaler)
 
     def _only_makes_state(self, optimizer: torch.optim.Optimizer) -> bool:
-        """DeepSpeed and checkpoint loaders step once on zero gradients so that the optimizer makes its state."""
+        """Return whether this step, on zero gradients, only makes the optimizer's state: DeepSpeed does so."""
         if self.tape.microbatches or self.clock.microbatch or optimizer.state:
             return False
         held = [g for _, grad in gradients_of(optimizer) if (g := local(grad)) is not None]

@@ -33,7 +33,7 @@ class ReplayRows:
         self._undo: Callable[[], None] | None = None
 
     def observe(self, microbatch: Microbatch) -> Callable[[Node, Sequence[torch.Tensor]], None]:
-        """Start on a micro-batch; the result is told of each traced op."""
+        """Start on a micro-batch; return a function to be told of each traced op."""
         self.stop()
         self._ops.clear()
         self._clock.recording, self._clock.microbatch = True, microbatch.number
@@ -56,14 +56,14 @@ class ReplayRows:
         return observe
 
     def stop(self) -> None:
-        """The traced replay is over: take the module hooks off (cures are replayed without them)."""
+        """Take the module hooks off, as the traced replay is over (cures are replayed without them)."""
         if self._undo is not None and self._modules is not None:
             self._modules.enabled = False
             self._undo()
             self._undo = None
 
     def collect(self, step: int) -> list[Reading]:
-        """The rows of the last replay."""
+        """Return the rows of the last replay, in execution order."""
         self.stop()
         if self._modules is None:
             return []

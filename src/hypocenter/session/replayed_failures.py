@@ -50,12 +50,12 @@ class ReplayedFailures:
         self._losses: list[float] = []  # of the last replay at scale 1
 
     def went_well(self, check: Check, step: int, scale: float | None) -> None:
-        """Loss and gradients were finite."""
+        """Note the loss scale of a step whose loss and gradients were finite."""
         if _counts(scale):
             self._scale_watch.went_through(check, step, scale or 1.0)
 
     def investigate(self, failed: Failed) -> str:
-        """Replay a step that failed, if it is news. Returns the evidence's id, or ""."""
+        """Replay a step that failed, unless it is an ordinary skip or one too many. Returns the evidence's id or ""."""
         trigger, facts = self._trigger(failed)
         if trigger is None or self._n_replays >= self._context.config.max_replays:
             return ""
@@ -79,7 +79,7 @@ class ReplayedFailures:
         return evidence.id
 
     def _trigger(self, failed: Failed) -> tuple[Trigger | None, dict[str, float | str]]:
-        """What is to be investigated, and what is known already."""
+        """Return why this step is to be investigated (None: it is not), and the facts that are known already."""
         judged = None
         # where the loss carries no scale, a loss that is not finite is not the scale's doing
         if _counts(failed.scale) and (failed.is_loss_scaled or failed.check.loss_finite):
@@ -94,14 +94,14 @@ class ReplayedFailures:
         return self._of_skip(judged, symptom)
 
     def _mend_losses(self, failed: Failed, judged: Judged) -> None:
-        """A loss in float16 may be infinite only with the scale in it: what is recorded is the one without."""
+        """Record the losses without their scale: in float16 a loss may be infinite only with the scale in it."""
         scale = failed.scale or 1.0
         asked = judged.at_scale_1 == "finite" or self._at_scale_1(scale, failed.microbatches) == "finite"
         if asked and len(self._losses) == len(failed.check.losses):
             failed.check.losses[:] = [loss * scale for loss in self._losses]
 
     def _of_skip(self, judged: Judged, symptom: Trigger) -> tuple[Trigger | None, dict[str, float | str]]:
-        """A skip is investigated when the scale is not its cause, when it comes again and again, when it never ends."""
+        """Investigate a skip if the scale is not its cause, if it comes again and again, or if it never ends."""
         if judged.at_scale_1 == "not-finite":
             return symptom, {"finite_at_scale_1": 0.0}
         if judged.at_scale_1 == "cannot-tell" and judged.is_collapse:
@@ -112,7 +112,7 @@ class ReplayedFailures:
         return None, {}
 
     def _at_scale_1(self, scale: float, microbatches: Sequence[Any]) -> Answer:
-        """Replays the step with the loss scale taken out of what backward starts from."""
+        """Replay the step with the loss scale taken out of what backward starts from, and say if it is finite then."""
         self._losses = []
         if not self._context.config.replay or not microbatches:
             return "cannot-tell"
@@ -124,5 +124,5 @@ class ReplayedFailures:
 
 
 def _counts(scale: float | None) -> bool:
-    """Whether there is a scale to look at: nothing can be divided by another."""
+    """Return whether there is a loss scale that can be divided by."""
     return scale is not None and 0.0 < scale < math.inf

@@ -28,7 +28,7 @@ class Resumption:
         self._is_pending = self._attempt > 0
 
     def before_update(self, optimizer: Any, rows: Sequence[Reading]) -> list[Reading]:
-        """The step's rows so far, with the number that the step turns out to have. Call before each update."""
+        """Return the step's rows with the number that the step turns out to have. Call before each update."""
         if not self._is_pending:
             return list(rows) if not isinstance(rows, list) else rows
         self._is_pending = False

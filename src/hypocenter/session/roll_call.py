@@ -17,18 +17,18 @@ PAUSE_S = 0.05  # between two looks at the list
 
 
 def silent(store: Any, word: str, ranks: Sequence[int]) -> list[int]:
-    """Those that have not written `word/RANK`."""
+    """Return the ranks that have not written `word/RANK`."""
     return [rank for rank in ranks if not store.check([f"{word}/{rank}"])]
 
 
 def look_around(store: Any, word: str, rank: int, world_size: int, node: int) -> None:
-    """Write down who is missing among those this rank leads, and its leader; of a missing leader's group all."""
+    """Note who is missing of the ranks that this one leads, and of its leaders; of a missing leader's group all."""
     for level in levels_of(rank, world_size, node):
         _note(store, word, _missing_of(store, word, level, world_size, node))
 
 
 def missing(store: Any, word: str, until: float) -> list[int]:
-    """What all have written down, once there is something.
+    """Return the ranks that others have noted as missing, once there is any note.
 
     Args:
         until: of time.monotonic(): then it is empty if nothing is there.

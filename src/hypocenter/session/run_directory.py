@@ -16,7 +16,7 @@ from hypocenter.record.shared_directory import shared_run_directory
 
 
 def run_directory(config: Config, rank: int, world_size: int) -> Path:
-    """Rank 0 makes sure that it is new, the others take the same path.
+    """Return the path of the run directory; rank 0 makes sure that it is new, the others take the same path.
 
     Args:
         config: names it, or leaves it to us.
@@ -34,7 +34,7 @@ def run_directory(config: Config, rank: int, world_size: int) -> Path:
 
 
 def watch_options(options: Mapping[str, Any]) -> Config:
-    """The options that `watch` was called with, merged with the others.
+    """Merge the options that `watch` was called with with those of files and the environment.
 
     Raises:
         ConfigError: an unknown option, or a value it cannot have.
@@ -47,4 +47,4 @@ def watch_options(options: Mapping[str, Any]) -> Config:
 
 
 def _say_nothing(text: str) -> None:
-    """Only tasks that wait have something to say."""
+    """Say nothing: only tasks that wait have something to say."""

@@ -24,7 +24,7 @@ _NORM, _RATE = Scalar("grad_norm", "grad"), Scalar("lr", "optimizer")
 def scalars_of(
     check: Check, *, scale: float | None, norm: float | None, lr: float | None, scaler: tuple[float, str] | None
 ) -> tuple[tuple[Scalar, ...], list[float]]:
-    """Which numbers a step has, and their values; losses by micro-batch, with the loss scale taken out.
+    """Return which numbers a step has, and their values; losses are by micro-batch, without the loss scale.
 
     Args:
         scale: that the losses carry; None: none.
@@ -55,7 +55,7 @@ def scalar_rows(
     scaler: tuple[float, str] | None,
     next_order: Callable[[], int],
 ) -> list[Reading]:
-    """The same as one row each."""
+    """Return the numbers of a step as one row each; for the arguments see `scalars_of`."""
     kinds, values = scalars_of(check, scale=scale, norm=norm, lr=lr, scaler=scaler)
     return [
         scalar_reading(kind.site, kind.phase, value, step, next_order(), kind.microbatch, kind.module)

@@ -13,7 +13,7 @@ class ScaleMemory:
         self._healthy: float | None = None
 
     def note(self, scale: float | None, *, healthy: bool) -> None:
-        """A step with this loss scale; None without a scaler."""
+        """Note that a step had this loss scale (None without a scaler) and whether it was healthy."""
         if scale is None or not scale > 0:
             return
         if self._first is None:

@@ -41,18 +41,18 @@ class ScaleWatch:
         self._explained: set[str] = set()  # the skips in a row that go on have a cause
 
     def went_through(self, check: Check, step: int, scale: float) -> None:
-        """All gradients were finite."""
+        """Note that all gradients were finite at this scale."""
         key = check.key
         self._track(key).add(step, scale, skipped=False)
         self._bad.pop(key, None)
         self._explained.discard(key)
 
     def explained(self, check: Check) -> None:
-        """The cause of these skips was found: no need to look again while they go on as they are."""
+        """Note that the cause of these skips was found: no need to look again while they go on as they are."""
         self._explained.add(check.key)
 
     def skipped(self, check: Check, bad: Sequence[str], step: int, scale: float, microbatches: Sequence[Any]) -> Judged:
-        """Gradients are not finite, and the scaler will skip the step.
+        """Note that gradients are not finite and that the scaler will skip the step; return what is known of the cause.
 
         A replay is asked at the 1st, 2nd, 4th, 8th, ... skip in a row (a warm-up is normal and must stay cheap), when
         other parameters go bad than before, and when this skip shows that something is wrong.

@@ -38,7 +38,7 @@ SETS = 64  # of parameters that are remembered: one for each optimizer, or each 
 
 
 def turns(n_parameters: int) -> int:
-    """In every how many updates a float32 parameter of an optimizer with so many of them is looked at."""
+    """Return n: of so many float32 parameters of an optimizer, each is looked at in every n-th update."""
     return max(1, min(ROTATION, n_parameters))
 
 
@@ -55,7 +55,7 @@ class _Parameters:
 
 @dataclass(slots=True)
 class Turn:
-    """Of an optimizer's parameters those in full precision whose turn it is."""
+    """The parameters in full precision, of one optimizer, that are looked at in the same updates."""
 
     tensors: list[torch.Tensor]
     chosen: list[torch.Tensor]  # these, and all in half precision
@@ -102,7 +102,7 @@ class Sentinel:
         ahead: Sequence[tuple[torch.Tensor, torch.Tensor]] = (),
         unused: Sequence[Microbatch] = (),
     ) -> Check:
-        """Norms of all gradients together with the losses.
+        """Compute the norms of all gradients together with the losses, and say what is wrong with them.
 
         Args:
             gradients: (parameter, gradient) of the update that is about to happen.
@@ -146,7 +146,7 @@ class Sentinel:
         is_urgent: bool,
         with_peaks: bool,
     ) -> None:
-        """Norms of gradients that the program is about to change, for `then`: now, or with the next transfer.
+        """Give `then` the norms of gradients that the program is about to change: now, or with the next transfer.
 
         Later only where it is not urgent and they lie on one device. By then the gradients are changed: a norm that
         is not finite was that of a bad gradient if the gradient is still not finite, for no clip makes it so.
@@ -168,7 +168,7 @@ class Sentinel:
             )
 
     def _held(self, gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> _Held:
-        """What of these gradients lies on this rank, by the user's parameters."""
+        """Return the parts of these gradients that lie on this rank, by the user's parameters."""
         if isinstance(gradients, Gradients):
             parameters, values = gradients.parameters, gradients.values
         else:
@@ -182,7 +182,7 @@ class Sentinel:
         return self._of(parameters, values), values
 
     def _of(self, parameters: list[torch.Tensor], values: Sequence[torch.Tensor]) -> _Parameters:
-        """What is known of parameters with such gradients."""
+        """Return what is kept of parameters with such gradients; make it when they are new."""
         key = (id(parameters[0]), len(parameters)) if parameters else (0, 0)
         known = self._known.get(key)
         if known is not None and _are_same(known.tensors, parameters) and known.reader.fits(values):
@@ -198,7 +198,7 @@ class Sentinel:
     def _judged(
         self, held: _Held, found: list[float], *, scale: float, remember: bool, peaks: Sequence[float] = ()
     ) -> Check:
-        """What the norms of these gradients tell."""
+        """Return what the norms of these gradients tell."""
         known, values = held
         check = Check(peaks=dict(zip(known.names, peaks, strict=True)) if peaks else {})
         if found and min(found) > 0.0 and math.isfinite(sum(found)):  # a NaN makes the sum one
@@ -216,7 +216,7 @@ class Sentinel:
     def start_parameters(
         self, parameters: Sequence[torch.Tensor], turn: int | None = None, known: dict[int, Turn] | None = None
     ) -> Started:
-        """Norms after an update; `bad_parameters` reads those on devices, now or at the next check.
+        """Start to compute norms after an update; `bad_parameters` reads those on devices, now or at the next check.
 
         Args:
             parameters: of the optimizer.
@@ -234,7 +234,7 @@ class Sentinel:
         return Started([p for p, _ in here], norms(values) if found is None else found, found is not None)
 
     def bad_parameters(self, started: Started) -> list[torch.Tensor]:
-        """Parameters that hold non-finite values."""
+        """Return the parameters that hold non-finite values."""
         if not started.is_on_host:
             places = [i for i, norm in enumerate(started.norms) if isinstance(norm, torch.Tensor)]
             for place, norm in zip(places, to_host([started.norms[i] for i in places]) if places else [], strict=True):
@@ -245,7 +245,7 @@ class Sentinel:
         return [p for p in suspects if (values := local(p)) is not None and not is_finite(values)]
 
     def label(self, parameter: torch.Tensor) -> str:
-        """The user's name of a parameter; one outside every watched model is named by its shape."""
+        """Return the user's name of a parameter; one outside every watched model is named by its shape."""
         known = self._labels.get(id(parameter))
         if known is not None and known[0] is parameter:
             return known[1]
@@ -256,7 +256,7 @@ class Sentinel:
         return name
 
     def labels_of_bad(self, parameter: torch.Tensor) -> list[str]:
-        """The user's names of what is not finite in a parameter: several, when it is a flat one of FSDP1."""
+        """Name what is not finite in a parameter: a flat one of FSDP1 may hold several of the user's parameters."""
         values = local(parameter) if is_flat(parameter) else None
         parts = [] if values is None else unfolded(parameter, values)
         return [self.label(p) for p, part in parts if not is_finite(part)] or [self.label(parameter)]
@@ -269,7 +269,7 @@ class Sentinel:
         kinds: tuple[Scalar, ...] = (),
         values: Sequence[float] = (),
     ) -> NormRows:
-        """One row for each local norm, of which only the number of elements and the sum of squares are known.
+        """Return a row for each local norm, of which only the number of elements and the sum of squares are known.
 
         Args:
             parameters: that the optimizer holds.
@@ -291,12 +291,12 @@ class Sentinel:
 
 
 def _are_same(known: Sequence[torch.Tensor], now: Sequence[torch.Tensor]) -> bool:
-    """Whether these are the very same tensors."""
+    """Return whether these are the very same tensors."""
     return len(known) == len(now) and all(map(operator.is_, known, now))
 
 
 def _read(held: _Held) -> list[float] | None:
-    """The norms of gradients on the CPU; None of those on other devices."""
+    """Return the norms of gradients on the CPU; None if they lie on other devices."""
     known, values = held
     return _norms_of(known, values) if known.reader.is_on_host else None
 
@@ -315,7 +315,7 @@ def _chosen(parameters: Sequence[torch.Tensor], turn: int) -> list[torch.Tensor]
 
 
 def _in_turn(parameters: Sequence[torch.Tensor], turn: int, known: dict[int, Turn]) -> Turn | None:
-    """What is looked at in this turn; None: `local` must tell what of it lies here."""
+    """Return what is looked at in this turn; None where `local` must tell which part of it lies on this rank."""
     every = turns(len(parameters))
     mine, before = parameters[turn % every :: every], known.get(turn % every)
     if before is not None and _are_same(before.tensors, mine) and before.reader.fits(before.chosen):
@@ -332,12 +332,12 @@ def _exact_norm(gradient: torch.Tensor) -> float:
 
 
 def _as_named(parameter: torch.Tensor) -> list[torch.Tensor]:
-    """The user's parameters in one of an optimizer's."""
+    """Return the user's parameters that one of an optimizer's parameters holds."""
     return [original for _, original in originals(parameter)] if is_flat(parameter) else [parameter]
 
 
 def _template(names: Sequence[str], parameters: Mapping[str, torch.Tensor], kinds: Sequence[Scalar]) -> NormTemplate:
-    """Rows of parameters by name; of one that is not known any more only the name is told. Then those of numbers."""
+    """Make rows to be filled: of parameters by name (one that is gone has a name only), then of numbers."""
     rows: list[Reading] = []
     for name in names:
         p = parameters.get(name)

@@ -21,7 +21,7 @@ Group = weakref.WeakValueDictionary[int, torch.optim.Optimizer]  # by id: not ev
 
 
 class SharedBackward:
-    """Who used the last backward together, and what is known of the gradients of those that are still to step.
+    """Which optimizers used the last backward together, and what is known of the gradients of those yet to step.
 
     Args:
         made: every optimizer of the program.
@@ -35,7 +35,7 @@ class SharedBackward:
         self._known: set[str] = set()  # parameters whose bad gradients have been looked into
 
     def begin_update(self, optimizer: torch.optim.Optimizer, *, is_first: bool) -> Gradients:
-        """An optimizer is about to step. Returns (parameter, gradient) of those that are expected to step after it.
+        """Return (parameter, gradient) of the optimizers that are expected to step after this one.
 
         Args:
             is_first: there was a backward since the last update.
@@ -76,9 +76,9 @@ class SharedBackward:
         return any(self._names.param_name(p) is not None for p in held)
 
     def looked_into(self, ahead: Check) -> None:
-        """What is wrong with these gradients has been investigated, before the optimizer that holds them steps."""
+        """Note that bad gradients have been investigated before the optimizer that holds them steps."""
         self._known = set(ahead.bad_params)
 
     def knows(self, bad_params: Sequence[str]) -> bool:
-        """Whether the gradients of all these have been looked into already."""
+        """Return whether the gradients of all these have been investigated already."""
         return bool(bad_params) and self._known.issuperset(bad_params)

@@ -25,19 +25,19 @@ class SideThread(threading.Thread, ABC):
 
     @abstractmethod
     def work(self) -> None:
-        """What is to be done. It handles its own errors."""
+        """Do what the thread is for. It handles its own errors."""
 
     @abstractmethod
     def call_off(self) -> None:
-        """Nobody wants it any more: come to an end soon. Called from another thread."""
+        """Ask the thread to end soon, as nobody wants its result any more. Called from another thread."""
 
     def start(self) -> None:
-        """Begin; from here on the exit knows of it."""
+        """Start the thread; from here on the interpreter's exit calls it off and waits for it."""
         atexit.register(self._leave)
         super().start()
 
     def run(self) -> None:
-        """In the thread."""
+        """Run `work` in the thread; the exit no longer waits for it then."""
         try:
             self.work()
         finally:

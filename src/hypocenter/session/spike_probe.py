@@ -35,7 +35,7 @@ _PATIENCE = 3  # failures in a row, after which nothing is tried any more
 
 
 class SpikeProbe:
-    """Told of every step that is finite."""
+    """Looks at every step that is finite, and replays those whose loss or gradient jumps."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class SpikeProbe:
         self._n_failed = 0
 
     def look(self, check: Check, case: Case, base: Callable[[Case], Evidence]) -> Outcome | None:
-        """Evidence of where a jump began; None of any other step.
+        """Return evidence of where a jump began; None if the step has no jump.
 
         Args:
             check: of the step.
@@ -90,7 +90,7 @@ class SpikeProbe:
         return None
 
     def _jumps(self, check: Check, scale: float | None) -> list[tuple[str, Jump]]:
-        """Jumps of the loss and of the gradient's norm, or of the gradient of one parameter; and what they are of."""
+        """Return the jumps of the loss, of the gradient's norm or of one parameter's gradient, and what each is of."""
         found: list[tuple[str, Jump]] = []
         gradients = check.unclipped or check
         values = ((LOSS, check.mean_loss(scale)), (GRADIENT, gradients.total_norm), (LOCAL, check.local_norm))
@@ -151,7 +151,7 @@ class SpikeProbe:
 
 
 def consequences(check: Check, usual: float) -> dict[str, float | str]:
-    """Facts of what the update does with gradients that jumped: whether they were clipped, and how it remembers them.
+    """Return facts of what the update does with gradients that jumped: are they clipped, how long are they remembered?
 
     Args:
         check: of the step.
@@ -170,7 +170,7 @@ def consequences(check: Check, usual: float) -> dict[str, float | str]:
 
 
 def outweighs(times: float, decay: float) -> int:
-    """Updates in which one gradient, so many times larger, weighs more than all others in a running mean of them.
+    """Count updates in which one gradient, so many times larger, outweighs all others in a running mean of them.
 
     Its weight is (1 - decay) * decay^n after n further updates, that of the others together at most 1.
     """
@@ -179,7 +179,7 @@ def outweighs(times: float, decay: float) -> int:
 
 
 def halves(times: float, decay: float) -> int:
-    """Updates that are half as large or less, as the root of a running mean of squares has at least doubled.
+    """Count updates that are halved or worse, as the root of a running mean of squares has at least doubled.
 
     The mean is 1 + (1 - decay) * times^2 * decay^n of what is usual after n further updates; the root doubles at 4.
     """

@@ -8,7 +8,7 @@ from hypocenter.tap.quiet import depth
 
 
 class StepTimes:
-    """Of the step under way. What runs within it as a context is time that Hypocenter took, and its own."""
+    """The times of the step under way. What runs within it as a context counts as Hypocenter's own time."""
 
     def __init__(self) -> None:
         self._step_began = self._began = time.perf_counter()
@@ -28,7 +28,7 @@ class StepTimes:
             self._tap_s += time.perf_counter() - self._began
 
     def end_step(self) -> dict[str, float]:
-        """The fields of its StepRecord: step_ms, tap_ms."""
+        """Return the step's times as fields of its StepRecord, step_ms and tap_ms, and begin the next step."""
         now = time.perf_counter()
         if self._n_within:  # asked within: what began before this step's end is this step's
             self._tap_s += now - self._began

@@ -38,7 +38,7 @@ class _Asked:
 
 
 class TakenGradients:
-    """The calls that nothing is known of yet."""
+    """Calls of `torch.autograd.grad` of which it is not known yet whether they are micro-batches."""
 
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
@@ -46,12 +46,12 @@ class TakenGradients:
         self._asked: list[_Asked] = []
 
     def note(self, microbatch: Microbatch) -> None:
-        """Gradients of something that the step has computed are asked for; of the same thing once more: that counts."""
+        """Note that gradients of a result of this step are asked for; a call on the same result replaces the last."""
         if any(slot is not None for slot in microbatch.roots):
             self._waiting = [each for each in self._waiting if each.roots != microbatch.roots] + [microbatch]
 
     def ask(self, inputs: Sequence[object]) -> None:
-        """Before a call: gradients of these are asked for."""
+        """Note what `.grad` of these parameters is before the call that asks for their gradients."""
         if not self._waiting:
             return
         parameters = [each for each in inputs if isinstance(each, torch.nn.Parameter)]
@@ -61,7 +61,7 @@ class TakenGradients:
             self._asked.append(_Asked(Ref(p), *kept))
 
     def settle(self) -> list[Microbatch]:
-        """Those that have turned out to be micro-batches."""
+        """Return the calls that have turned out to be micro-batches, and forget them."""
         if not self._asked or not any(each.is_set for each in self._asked):
             return []
         found = self._waiting
@@ -69,12 +69,12 @@ class TakenGradients:
         return found
 
     def consumed(self, microbatch: Microbatch) -> None:
-        """A backward goes through this: calls that went through a part of it were there to look at something."""
+        """Forget calls that went through a part of this backward's graph: they only looked at something."""
         if self._waiting:
             gone = {position for position, _ in self._tape.slice(microbatch)}
             self._waiting = [m for m in self._waiting if gone.isdisjoint(p for p, _ in self._tape.slice(m))]
             self._asked = self._asked if self._waiting else []
 
     def clear(self) -> None:
-        """The step is over."""
+        """Forget all calls: the step is over."""
         self._waiting, self._asked = [], []

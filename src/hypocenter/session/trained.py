@@ -31,7 +31,7 @@ class Trained:
     parameter: Tensor | None
 
     def parts(self, names: NameMap, values: Tensor) -> Iterator[tuple[str, Tensor]]:
-        """Values that lie as the tensor does, by name: a flat parameter of FSDP1 holds several of the user's."""
+        """Yield parts of values that lie as the tensor does, by name: a flat one of FSDP1 holds several parameters."""
         if not is_flat(self.tensor):
             yield self.name, values
             return
@@ -40,7 +40,7 @@ class Trained:
 
 
 def trained(optimizer: Optimizer, names: NameMap) -> Sequence[Trained]:
-    """All of them, group by group."""
+    """Return all tensors that an optimizer updates, group by group."""
     masters: dict[int, Tensor] = {}
     for _, parameter in names.parameters():
         master = members(parameter).get(_MASTER)

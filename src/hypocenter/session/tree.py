@@ -25,7 +25,7 @@ FAN_OUT = 32  # leaders in a group: three levels for 32,768 nodes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """One group of this rank."""
+    """One group that this rank is in."""
 
     number: int  # from the nodes upward
     members: tuple[int, ...]  # ranks; the first is the leader
@@ -33,17 +33,17 @@ class Level:
 
     @property
     def name(self) -> str:
-        """The same on all members."""
+        """The name of the group, the same on all members."""
         return f"{self.number}/{self.members[0]}"
 
     @property
     def leads(self) -> bool:
-        """Whether this rank is the leader."""
+        """Whether this rank is the leader of the group."""
         return self.index == 0
 
 
 def levels_of(rank: int, world_size: int, node: int, fan_out: int = FAN_OUT) -> list[Level]:
-    """The groups of a rank, from its node upward: those it leads, then at most one that it does not lead.
+    """Return the groups of a rank, from its node upward: those it leads, then at most one that it does not lead.
 
     Args:
         node: consecutive ranks that are a node; 1: not known.
@@ -72,12 +72,12 @@ class Tree:
         self._pairs: dict[int, Any] = {}
 
     def allreduce(self, tensors: list[torch.Tensor], options: Any) -> TreeWork:
-        """The largest of each element over all ranks, in place."""
+        """Begin to replace each element by its largest over all ranks, in place."""
         (tensor,) = tensors
         return TreeWork(self._largest(tensor, options.timeout), self._broken)
 
     def allgather(self, into: list[list[torch.Tensor]], tensors: list[torch.Tensor], options: Any) -> TreeWork:
-        """One integer of each rank."""
+        """Begin to gather one integer of each rank."""
         (own,), (out,) = tensors, into
         every = torch.full((len(out),), torch.iinfo(torch.int64).min, dtype=torch.int64, device="cpu")
         every[self._rank] = own[0]
@@ -90,7 +90,7 @@ class Tree:
         return TreeWork(gathered(), self._broken)
 
     def connect(self, ranks: Sequence[int]) -> None:
-        """Connect with these ranks, which do the same, all at once: in a ring each waits for the next.
+        """Connect with these ranks, which connect with this one: all at once, as in a ring each waits for the next.
 
         Raises:
             RuntimeError: one did not come.
@@ -112,15 +112,15 @@ class Tree:
             raise RuntimeError(str(failed[0]))
 
     def send(self, tensors: list[torch.Tensor], to: int, tag: int) -> Any:
-        """To a rank that is connected."""
+        """Send tensors to a rank that is connected."""
         return self._pairs[to].send(tensors, int(to > self._rank), tag)
 
     def recv(self, tensors: list[torch.Tensor], frm: int, tag: int) -> Any:
-        """From a rank that is connected."""
+        """Receive tensors from a rank that is connected."""
         return self._pairs[frm].recv(tensors, int(frm > self._rank), tag)
 
     def _largest(self, tensor: torch.Tensor, timeout: timedelta) -> Generator[Any, None, None]:
-        """Gives one work after the other; the next begins when the one before is over."""
+        """Yield the works of an all-reduce one by one; the next begins when the one before is over."""
         from torch.distributed import BroadcastOptions, GatherOptions
 
         up: Any = GatherOptions()
@@ -136,13 +136,13 @@ class Tree:
             yield group.broadcast([tensor], down)
 
     def _broken(self) -> None:
-        """Part with all: who waits for this rank hears of it at once, and parts with the next."""
+        """Let go of all groups: a rank that waits for this one hears of it at once, and lets go of the next."""
         self._groups, self._pairs = [], {}
         self.levels = []
 
 
 class TreeWork:
-    """A chain of works. Like a work of torch.distributed: asked whether it is over, or waited for.
+    """A chain of works that behaves like one work of torch.distributed: ask if it is over, or wait for it.
 
     Args:
         steps: gives the works.
@@ -156,13 +156,13 @@ class TreeWork:
         self._next()
 
     def is_completed(self) -> bool:
-        """Whether it is over, well or not; takes every step that can be taken."""
+        """Take every step that can be taken, and return whether the chain is over, well or not."""
         while self._now is not None and self._now.is_completed():
             self._end(timedelta(seconds=1.0))
         return self._now is None
 
     def wait(self, timeout: timedelta) -> bool:
-        """Wait for its end.
+        """Wait for the end of the chain.
 
         Raises:
             RuntimeError: it has failed, or is not over in time.
@@ -175,7 +175,7 @@ class TreeWork:
         return True
 
     def _end(self, timeout: timedelta) -> None:
-        """Wait for the step under way; the next begins. Raises only if the time was too short."""
+        """Wait for the step under way, then begin the next. Raises only if the time was too short."""
         try:
             self._now.wait(timeout)
         except RuntimeError as error:

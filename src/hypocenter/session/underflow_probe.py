@@ -56,7 +56,7 @@ class UnderflowProbe:
         rank: int,
         world_size: int,
     ) -> Evidence | None:
-        """Evidence when much of the gradient is lost, else None. Costs nothing in runs that do not use float16."""
+        """Return evidence when much of the gradient is lost, else None. Costs nothing in runs without float16."""
         if self._is_said or self._n_probes >= MAX_PROBES or not self._config.replay or not microbatches:
             return None
         self._n_looks += 1
@@ -103,7 +103,7 @@ class UnderflowProbe:
             return False
 
     def _suspects(self, check: Check, scale: float) -> list[str]:
-        """Parameters whose gradient is zero or of a size that float16 can hardly hold, smallest first."""
+        """Return parameters whose gradient is 0 or of a size that float16 can hardly hold, smallest first."""
         if self._generation != self._names.generation:
             self._generation = self._names.generation
             self._sizes = {name: p.numel() for name, p in self._names.parameters()}
@@ -123,7 +123,7 @@ class UnderflowProbe:
     def _probe(
         self, suspects: Sequence[str], check: Check, scale: float, microbatch: Microbatch
     ) -> tuple[tuple[str, ...], dict[str, float]] | None:
-        """(parameters that lost most, measurements); None when it cannot be told."""
+        """Replay a micro-batch; return (parameters that lost most, measurements), None when it cannot be told."""
         parameters = dict(self._names.parameters())
         wanted, n = [], 0
         for name in suspects:

@@ -10,7 +10,7 @@ from hypocenter.tap.source import source_of
 
 
 def unwritten_row(read: UnwrittenRead, step: int, order: int) -> Reading:
-    """What HC234 reads: see hypocenter.detect.law_rows."""
+    """Return the row that HC234 reads: see hypocenter.detect.law_rows."""
     code, made = read.place.code, read.made_at
     source = source_of(code.co_filename, read.place.line, code.co_name) if code is not None else None
     where = f"{made.code.co_filename}:{made.line}" if made.code is not None else ""

@@ -112,7 +112,7 @@ class WhereaboutsKeeper(Listener):
         return undo
 
     def note(self, phase: WherePhase, site: str = "") -> None:
-        """The rank has come to another phase. Never raises."""
+        """Write down that the rank has come to another phase of its step. Never raises."""
         self.phase = phase
         if self._file is None and not (self._is_worth_a_file(phase) and self._opened()):
             return
@@ -128,7 +128,7 @@ class WhereaboutsKeeper(Listener):
 
     @contextlib.contextmanager
     def during(self, phase: WherePhase) -> Generator[None, None, None]:
-        """In another phase for a while."""
+        """Note another phase for the time of this context."""
         before = self.phase
         self.note(phase)
         try:
@@ -137,14 +137,14 @@ class WhereaboutsKeeper(Listener):
             self.note(before)
 
     def not_recording(self) -> None:
-        """The streams of this rank had to be given up: what it does from here on is not in the recording."""
+        """Write down that this rank's recording was given up: what it does from here on is not recorded."""
         if not self._flags & NOT_RECORDING:
             self._flags |= NOT_RECORDING
             if self._file is not None:
                 self._write()
 
     def end(self) -> None:
-        """The program has come to its end, or an exception that nobody told us of has ended it."""
+        """Write down that the program has ended, or which exception, of which nobody told us, has ended it."""
         if self._file is None or self._pid != os.getpid():
             return
         error = last_error()
@@ -156,7 +156,7 @@ class WhereaboutsKeeper(Listener):
     # collectives
 
     def before(self, call: Call) -> None:
-        """A collective begins: the others may wait for us there, or we for them."""
+        """Write down that a collective begins: other ranks may wait for this one in it, or this one for them."""
         if self._file is None and not self._opened():
             return
         op, group, ranks, key = self._known.get((call.group, call.op, call.reduce, call.peer)) or self._describe(call)
@@ -166,11 +166,11 @@ class WhereaboutsKeeper(Listener):
         self._write()
 
     def after(self, call: Call) -> None:
-        """It has returned."""
+        """Write down that the collective has returned."""
         self._leave(_LEFT)
 
     def failed(self, call: Call, error: BaseException) -> None:
-        """It has raised."""
+        """Write down that the collective has raised an error."""
         self._leave(_FAILED)
 
     def _leave(self, state: int) -> None:
@@ -201,7 +201,7 @@ class WhereaboutsKeeper(Listener):
     # the file
 
     def _is_worth_a_file(self, phase: WherePhase) -> bool:
-        """Of one process only what trains is a rank."""
+        """Return whether this process is a rank: of a job of one process only what trains is."""
         return self._rank()[1] > 1 or self._clock.recording or phase in _TRAINS
 
     def _opened(self) -> bool:
@@ -244,7 +244,7 @@ class WhereaboutsKeeper(Listener):
             self._wait_until = now + SPARING * cost
 
     def _live(self, file: WhereaboutsFile) -> None:
-        """In a thread of our own: signs of life, late writes, and a look at a rank that does not move."""
+        """Give signs of life, make late writes, and look at a rank that does not move; in a thread of our own."""
         seen, looked = -1, -1
         try:
             while True:
@@ -262,13 +262,13 @@ class WhereaboutsKeeper(Listener):
             self._give_up(error)
 
     def _look(self) -> tuple[str, str]:
-        """Module and line that the training thread is in."""
+        """Return the module and the line that the training thread is in."""
         frame = sys._current_frames().get(self._thread)
         own = user_frame(frame)
         return self._site(frame), f"{own.f_code.co_filename}:{own.f_lineno}"[-160:] if own is not None else ""
 
     def _raised(self, error: BaseException, *, in_thread: bool) -> None:
-        """An exception that nobody caught."""
+        """Write down an exception that nobody caught."""
         if self._pid != os.getpid() or self._has_exit:
             return
         if self._file is None and not (self._is_rank() and self._opened()):
@@ -283,14 +283,14 @@ class WhereaboutsKeeper(Listener):
         self._end(IN_THREAD, type(error).__name__, one_line(error))
 
     def _is_rank(self) -> bool:
-        """Whether this process, which has not trained yet, is one of the ranks, and no helper of theirs."""
+        """Return whether this process, which has not trained yet, is one of the ranks, and no helper of theirs."""
         if os.environ.get("RANK", "").isdigit():
             return True  # torchrun's own process has none
         is_first = not rank_directory(self._directory, 0).joinpath(WHEREABOUTS_FILE).exists()
         return self._rank()[1] == 1 and is_first and multiprocessing.parent_process() is None
 
     def _note_place(self, error: BaseException) -> None:
-        """Module and line that the exception came from."""
+        """Write down the module and the line that the exception came from."""
         place, file = user_place(error.__traceback__), self._file
         if file is None or error.__traceback__ is None:
             return
@@ -327,7 +327,7 @@ class WhereaboutsKeeper(Listener):
 
 
 def _around_init(keeper: WhereaboutsKeeper) -> Callable[[], None]:
-    """Note that a rank waits for the others to turn up, and that they have."""
+    """Note that a rank waits in `init_process_group` for the others, and that they have come. Returns the undo."""
     if not torch.distributed.is_available():
         return lambda: None
     original = torch.distributed.init_process_group

@@ -19,7 +19,7 @@ _HEADER, _BODY = 7301, 7302  # tags: nobody else sends on this group
 
 
 def send(group: Any, tensor: torch.Tensor, to: int) -> list[Any]:
-    """Start to send; the works.
+    """Start to send a tensor to a rank; return the works to wait for.
 
     Raises:
         ValueError: more than 16 dimensions, or a dtype that cannot be sent.
@@ -36,7 +36,7 @@ def send(group: Any, tensor: torch.Tensor, to: int) -> list[Any]:
 
 
 def receive(group: Any, frm: int, deadline: float) -> torch.Tensor:
-    """Wait for a tensor.
+    """Wait for a tensor that another rank sends, and return it.
 
     Args:
         deadline: of time.monotonic().

@@ -10,7 +10,7 @@ from torch import Tensor
 
 @contextlib.contextmanager
 def without_hooks(parameters: Sequence[Tensor]) -> Generator[None, None, None]:
-    """Hooks of the program on its parameters do not change the gradients in here: what they do is to be found."""
+    """Keep the program's hooks on its parameters from changing gradients here: what the hooks do is to be found."""
     own = [(hooks, dict(hooks)) for p in parameters if (hooks := getattr(p, "_backward_hooks", None))]
     for hooks, _ in own:
         hooks.clear()

@@ -21,7 +21,7 @@ NOT_PLAIN = object()
 
 
 def plain(value: Any, *, depth: int = 2) -> Any:
-    """The value as JSON can hold it (None, bool, int, float, str, list, dict), or NOT_PLAIN."""
+    """Return the value as JSON can hold it (None, bool, int, float, str, list, dict), or NOT_PLAIN."""
     kind = type(value)
     if value is None or kind is bool:
         return value
@@ -44,7 +44,7 @@ def plain(value: Any, *, depth: int = 2) -> Any:
 
 
 def function_name(value: Any) -> str:
-    """`torch.nn.functional.gelu`, `timm.layers.norm.LayerNorm(eps=1e-06)` of a partial, "" of what is no function."""
+    """Name a function: `torch.nn.functional.gelu`, `timm.layers.norm.LayerNorm(eps=1e-06)` of a partial; "" if none."""
     if isinstance(value, functools.partial):
         given = [*map(_shown, value.args), *(f"{key}={_shown(each)}" for key, each in value.keywords.items())]
         return f"{name}({', '.join(given)})" if (name := function_name(value.func)) else ""
@@ -61,7 +61,7 @@ def function_name(value: Any) -> str:
 
 
 def place_of(function: Any) -> str:
-    """`modeling_llama.py:216` of a Python function, inside its decorators; "" of another."""
+    """Return where a Python function is defined, inside its decorators: `modeling_llama.py:216`; "" for another."""
     for _ in range(MAX_ITEMS):
         function = members(function).get("__wrapped__", function)
     code = getattr(function, "__code__", None)
@@ -69,7 +69,7 @@ def place_of(function: Any) -> str:
 
 
 def members(thing: Any) -> Mapping[str, Any]:
-    """What is set on an object itself; empty for one with slots or without attributes."""
+    """Return the attributes that are set on an object itself; none for one with slots or without attributes."""
     try:
         found = object.__getattribute__(thing, "__dict__")
     except AttributeError:
@@ -89,7 +89,7 @@ def _scalar(value: Any) -> Any:
 
 
 def _of_torch(value: Any, torch: Any) -> Any:
-    """A format's name; of a tensor the number it holds, if it is on the host: reading it costs no synchronisation."""
+    """Return a format's name, or the number in a tensor on the host; NOT_PLAIN of other tensors, else None."""
     if isinstance(value, torch.dtype):
         return str(value).removeprefix("torch.")
     if not isinstance(value, torch.Tensor):
@@ -101,7 +101,7 @@ def _of_torch(value: Any, torch: Any) -> Any:
 
 
 def _of_mindspore(value: Any, mindspore: Any) -> Any:
-    """The same of MindSpore, where a number may also be a Parameter or have one dimension."""
+    """Do the same for values of MindSpore, where a number may also be a Parameter or have one dimension."""
     if type(value).__module__ == "mindspore._c_expression.typing":
         return str(value).lower()
     if not isinstance(value, mindspore.Tensor):
@@ -126,7 +126,7 @@ def _short_file(code: types.CodeType) -> str:
 
 @functools.cache
 def _builtins() -> dict[Any, str]:
-    """torch's own names of functions that are made in C: `torch._C._nn.gelu` is `torch.nn.functional.gelu`."""
+    """Map functions made in C to torch's own names for them: `torch._C._nn.gelu` is `torch.nn.functional.gelu`."""
     found: dict[Any, str] = {}
     torch: Any = sys.modules.get("torch")
     if torch is None:

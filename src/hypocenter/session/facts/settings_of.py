@@ -14,7 +14,7 @@ MAX_CONFIG = 400  # entries of one config
 
 
 def take_settings(held: Mapping[str, Any], seen_configs: set[int]) -> tuple[dict[str, Any], dict[str, str]]:
-    """(attributes, functions) of what is set on one module.
+    """Return (attributes, functions) of what is set on one module.
 
     Args:
         held: attribute -> value.
@@ -44,7 +44,7 @@ def _take(key: str, value: Any, attributes: dict[str, Any], functions: dict[str,
 
 
 def _entries(config: Any) -> Iterator[tuple[str, Any]]:
-    """(name, value) of what a config object, namespace or dict holds."""
+    """Yield (name, value) of what a config object, namespace or dict holds."""
     values = config if type(config) is dict else members(config)
     for key in list(values)[:MAX_CONFIG]:
         if type(key) is str and key not in _NOT_SETTINGS and (not key.startswith("_") or key in _PRIVATE):

@@ -39,7 +39,7 @@ def begin(config: Config, warn: Callable[[str], None]) -> dict[str, str]:
 
 
 def _listen() -> None:
-    """Say in our words which operation has no deterministic form; torch's own warning tells people to file an issue."""
+    """Say in our words which operation has no deterministic form: torch's own warning tells people to file an issue."""
     show: Any = getattr(warnings, "_showwarnmsg", None)
     if show is None:
         return
@@ -76,7 +76,7 @@ def _needs_strictness(out: Any) -> bool:
 
 
 def be_strict(node: Any) -> None:
-    """Run this node of the graph of autograd without `warn_only`."""
+    """Run this node of the autograd graph without `warn_only`, so that it is deterministic or fails."""
 
     def before(_: Any) -> None:
         torch.use_deterministic_algorithms(True)

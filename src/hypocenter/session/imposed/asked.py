@@ -6,5 +6,5 @@ from hypocenter.config import Config
 
 
 def changes_training(config: Config) -> bool:
-    """Whether training is to be other than the program's own."""
+    """Return whether training is to be other than the program's own."""
     return config.impose_lr is not None or bool(config.initial_weights) or bool(config.gradients_from)

@@ -25,7 +25,7 @@ Note = Callable[[str], None]
 
 
 def begin(config: Config, warn: Callable[[str], None], folder: ModuleType = changes) -> dict[str, str]:
-    """Make the changes.
+    """Make the changes that the options ask for; return them in words, under a short name.
 
     Args:
         folder: the package whose files are the changes.

@@ -34,7 +34,7 @@ def derive(begin_at: Callable[[], int]) -> None:
 
 
 def next_seed(begin_at: Callable[[], int]) -> int:
-    """The next derived seed of this process."""
+    """Return the next derived seed of this process."""
     _state["n"] += 1
     return (begin_at() + _state["n"] * _STEP) % SEEDS
 

@@ -29,7 +29,7 @@ _done: list[bool] = []
 
 
 def begin(config: Config, warn: Any) -> dict[str, str]:
-    """Replace the functions that drop values."""
+    """Replace the functions that drop values at random, if `--no-dropout` was given."""
     if not config.no_dropout:
         return {}
     if not _done:
@@ -55,7 +55,7 @@ def _impose() -> None:
 
 
 def _keeping(function: Callable[..., Any], name: str, at: int) -> Callable[..., Any]:
-    """The function, with its rate (argument `name`, in place `at`) 0 when one is given or a default stands for it."""
+    """Wrap a function so that its dropout rate (argument `name`, in place `at`) is 0, whether given or by default."""
 
     def without_dropout(*args: Any, **kwargs: Any) -> Any:
         if len(args) > at:
@@ -89,7 +89,7 @@ def _replace(module: str, names: tuple[str, ...], argument: str) -> None:
 
 
 def _named(function: Callable[..., Any], argument: str) -> Callable[..., Any]:
-    """As `_keeping`, of a function whose signature tells where the argument stands."""
+    """Wrap a function as `_keeping` does; its signature tells in which place the rate stands."""
     import inspect
 
     names = list(inspect.signature(function).parameters)

@@ -15,7 +15,7 @@ from hypocenter.session.imposed.derived_seeds import derive, next_seed
 
 
 def begin(config: Config, warn: Any) -> dict[str, str]:
-    """Replace the functions."""
+    """Replace the functions that make seeds of their own, if `--deterministic` was given."""
     if not config.deterministic:
         return {}
     derive(torch.initial_seed)

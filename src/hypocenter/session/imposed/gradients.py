@@ -37,7 +37,7 @@ class GradientsFrom:
         self._recorded, self._names = recorded, names
 
     def before_rule(self, optimizer: Optimizer, step: int) -> None:
-        """Gradients are final: put in RUN's of this step.
+        """Replace the final gradients of this step by those of RUN's step.
 
         Raises:
             HypocenterError: a parameter that has a gradient gets none, or one of another shape.

@@ -29,7 +29,7 @@ _CONTEXTS = ("_enter_autocast", "_exit_autocast")
 
 
 def guilty_operator(graph: fx.Graph, inputs: Sequence[Any], compile: Compile) -> Guilty | None:
-    """The guilty operator; None where the whole graph is not apart on these inputs.
+    """Find the first operator that computes something else compiled; None where the whole graph is not apart.
 
     Args:
         graph: of TorchDynamo; tensors that it was traced with stand in `meta["example_value"]`.
@@ -67,7 +67,7 @@ def guilty_operator(graph: fx.Graph, inputs: Sequence[Any], compile: Compile) ->
 
 
 def _cut(graph: fx.Graph, kept: Sequence[fx.Node]) -> fx.Graph:
-    """The graph with these operators only, whose outputs are what the others or its output would take of them."""
+    """Cut the graph down to these operators; its outputs are what the others, or its output, took of them."""
     cut, made, inside = fx.Graph(), dict[fx.Node, fx.Node](), set(kept)
     for node in graph.nodes:
         if node.op in ("placeholder", "get_attr") or node in inside:
@@ -93,7 +93,7 @@ def _cut(graph: fx.Graph, kept: Sequence[fx.Node]) -> fx.Graph:
 
 
 def _apart(cut: fx.GraphModule, inputs: Sequence[Any], compile: Compile) -> tuple[str, float, float] | None:
-    """The first value that is apart: in which part of the step, by how much, and how much is noise."""
+    """Find the first value that is apart; return (part of the step, distance, how much is noise), or None."""
     right, again = _computed(cut, inputs), _computed(cut, [_nudged(one) for one in inputs])
     theirs = _computed(compile(fx.GraphModule(cut, cut.graph), [_copied(one) for one in inputs]), inputs)
     rounding = _rounding(cut.graph)
@@ -108,7 +108,7 @@ def _apart(cut: fx.GraphModule, inputs: Sequence[Any], compile: Compile) -> tupl
 
 
 def _rounding(graph: fx.Graph) -> float:
-    """What rounding may make of any value: that of the coarsest format in the graph."""
+    """Return what rounding may make of any value: that of the coarsest format in the graph."""
     values = [node.meta.get("example_value") for node in graph.nodes]
     formats = {one.dtype for one in values if isinstance(one, Tensor) and one.is_floating_point()}
     eps = max((torch.finfo(one).eps for one in formats), default=0.0)
@@ -116,7 +116,7 @@ def _rounding(graph: fx.Graph) -> float:
 
 
 def _computed(call: Callable[..., Any], inputs: Sequence[Any]) -> list[tuple[str, Tensor]]:
-    """All floating-point numbers that a call leaves: its outputs, its inputs, and their gradients."""
+    """Return all floating-point values that a call leaves: its outputs, its inputs, and their gradients."""
     copies = [_copied(one) for one in inputs]
     # One that is no leaf may be written to in place, so the graph is given a copy of the copy.
     given = [
@@ -147,7 +147,7 @@ def _computed(call: Callable[..., Any], inputs: Sequence[Any]) -> list[tuple[str
 
 @contextlib.contextmanager
 def _same_modes() -> Generator[None, None, None]:
-    """A graph that is cut may leave gradients switched otherwise than it found them."""
+    """Restore whether gradients are on after a call: a graph that is cut may leave them switched otherwise."""
     with torch.set_grad_enabled(torch.is_grad_enabled()):
         yield
 
@@ -157,7 +157,7 @@ def _copied(one: Any) -> Any:
 
 
 def _nudged(one: Any) -> Any:
-    """Moved by an ulp: of half formats not, whose ulp is a change that shows."""
+    """Move a tensor of float32 or float64 by an ulp; half formats stay, as their ulp is a change that shows."""
     if not isinstance(one, Tensor) or one.dtype not in (torch.float32, torch.float64):
         return one
     moved = torch.nextafter(one.detach(), torch.full_like(one, torch.inf))
@@ -166,7 +166,7 @@ def _nudged(one: Any) -> Any:
 
 
 def _distance(right: Tensor, other: Tensor) -> float:
-    """Relative to the right one; infinite where only one of them is not finite."""
+    """Return the distance relative to the right one; infinite where only one of them is not finite."""
     if right.shape != other.shape:
         return float("inf")
     mine, theirs = right.double(), other.double()

@@ -8,7 +8,7 @@ from hypocenter.compare.weights.folder import settings_of
 
 
 def heads_in(config: Any) -> dict[str, int]:
-    """num_attention_heads, num_query_groups and head_dim; empty when a configuration says nothing, or is None."""
+    """Return num_attention_heads, num_query_groups and head_dim; empty where a configuration does not tell."""
     if config is None:
         return {}
     members = config if isinstance(config, dict) else dict(getattr(config, "__dict__", {}))

@@ -11,7 +11,7 @@ Impose = Callable[[Config, Warn], dict[str, str]]
 
 
 def impose_all(things: Iterable[Impose], config: Config, warn: Warn) -> dict[str, str]:
-    """Each tells what it did, in words, under a short name; nothing when not asked for.
+    """Impose one thing after the other; each tells what it did, and one that fails is warned of.
 
     Args:
         warn: says one line on stderr, and keeps it for run.json.

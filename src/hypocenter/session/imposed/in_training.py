@@ -31,7 +31,7 @@ if TYPE_CHECKING:  # what reads checkpoints and recordings is imported only wher
 
 
 class InTraining:
-    """All of it; nothing when nothing is asked for.
+    """Everything that is imposed while the program trains; does nothing when nothing was asked for.
 
     Args:
         rank: this rank, and how many there are.
@@ -69,7 +69,7 @@ class InTraining:
         return self._saved is not None or self._gradients is not None
 
     def attach_first(self) -> Callable[[], None]:
-        """Before everything else that looks at optimizers; returns the undo."""
+        """Attach what has to come before everything else that looks at optimizers; returns the undo."""
         config, undo = self._config, contextlib.ExitStack()
         with self._or_refused():
             if config.stop_after_step is not None:
@@ -107,11 +107,11 @@ class InTraining:
         return laid_out.attach()
 
     def attach_last(self) -> Callable[[], None]:
-        """After everything else that looks at optimizers; returns the undo."""
+        """Attach what has to come after everything else that looks at optimizers; returns the undo."""
         return self._rate.attach_last() if self._rate is not None else lambda: None
 
     def before_forward(self, module: nn.Module | None) -> None:
-        """An outermost module is about to be called in training."""
+        """Put initial weights in, or save them: an outermost module is about to be called in training."""
         if module is None or (self._weights is None and self._saved is None) or module in self._called:
             return
         self._called.add(module)
@@ -122,25 +122,25 @@ class InTraining:
                 self._saved.before_forward(module)
 
     def before_backward(self) -> None:
-        """A micro-batch has gone through all models that it goes through."""
+        """Check that no weights are left over: a micro-batch has gone through all of its models."""
         if self._weights is not None:
             with self._or_refused():
                 self._weights.before_backward()
 
     def before_step(self, optimizer: Any) -> None:
-        """A scaler or framework is about to step; what is recorded of the step is to be what was imposed."""
+        """Impose the learning rate before a scaler or framework steps, so that the imposed one is recorded."""
         if self._saved is not None:
             self._saved.before_update()
         if self._rate is not None:
             self._rate.enter(optimizer)
 
     def after_step(self) -> None:
-        """It has stepped."""
+        """Put the program's own learning rate back: the scaler or framework has stepped."""
         if self._rate is not None:
             self._rate.leave()
 
     def before_rule(self, optimizer: Optimizer, step: int) -> None:
-        """Gradients are final, and the optimizer's own rule comes next."""
+        """Put recorded gradients in: gradients are final, and the optimizer's own rule comes next."""
         if self._saved is not None:
             self._saved.before_update()
         if self._gradients is not None:
@@ -148,7 +148,7 @@ class InTraining:
                 self._gradients.before_rule(optimizer, step)
 
     def let_go(self, reason: str) -> None:
-        """Hypocenter switches itself off: what was asked for can no longer be done."""
+        """End the process if something was imposed: Hypocenter switches itself off and can no longer do it."""
         if self.is_asked:
             refuse_now(self._directory, reason)
 

@@ -52,7 +52,7 @@ class InitialWeights:
         self._loaded: set[int] = set()  # parameters
 
     def before_forward(self, module: nn.Module) -> None:
-        """A module is about to be called in training.
+        """Give the parameters of this module's model their values: it is about to be called in training.
 
         Raises:
             HypocenterError: not every parameter of its model can be given a value.
@@ -63,7 +63,7 @@ class InitialWeights:
             self._load(root, held)
 
     def before_backward(self) -> None:
-        """All models that a micro-batch calls have been called.
+        """Check that no weights are left over, as all models that a micro-batch calls have been called.
 
         Raises:
             CheckpointError: weights are left over.
@@ -88,7 +88,7 @@ class InitialWeights:
 
 
 def as_torch(view: Stored, box: Box) -> Tensor:
-    """A part of a stored tensor, on the host, in its own format."""
+    """Read a part of a stored tensor to the host, in its own format."""
     raw = view.read(box)
     shape, flat = raw.shape, np.array(raw).reshape(-1)  # a copy: what is mapped from a file cannot be written to
     wanted: torch.dtype = getattr(torch, view.dtype)
@@ -106,7 +106,7 @@ _TRIED = 4  # parameters that are looked for: a rank's flat tensor may hold a pa
 
 
 class MasterCopies:
-    """To be made before the parameters change: finds the copies. Nothing in a model without half precision.
+    """Copies of the parameters that optimizers hold in float32; none in a model without half precision.
 
     Args:
         parameters: those in half precision.
@@ -120,7 +120,7 @@ class MasterCopies:
             self._find()
 
     def refresh(self) -> int:
-        """Make them again from the parameters as they are now; how many.
+        """Make the copies again from the parameters as they are now, and return how many there are.
 
         Raises:
             ImposeError: an optimizer holds copies that nobody knows how to make again.
@@ -159,7 +159,7 @@ class MasterCopies:
 
 
 def _copied(copy: Tensor, by_shape: dict[tuple[int, ...], list[Tensor]]) -> Tensor | None:
-    """The parameter that this is a copy of."""
+    """Return the parameter that this is a copy of; None if it is a copy of none."""
     if copy.dtype != torch.float32:
         return None
     for parameter in by_shape.get(tuple(copy.shape), ()):
@@ -170,7 +170,7 @@ def _copied(copy: Tensor, by_shape: dict[tuple[int, ...], list[Tensor]]) -> Tens
 
 
 def _holds_one(flat: Tensor, parameters: Sequence[Tensor]) -> bool:
-    """Whether a flat tensor in float32 has the values of one of the parameters in it, one after another."""
+    """Return whether a flat float32 tensor holds the values of one of the parameters, one after another."""
     if flat.dtype != torch.float32 or flat.dim() != 1:
         return False
     with torch.no_grad():

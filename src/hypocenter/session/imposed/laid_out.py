@@ -41,19 +41,19 @@ class Held:
 
     @property
     def dtype(self) -> str:
-        """As in Reading.dtype."""
+        """The format, named as in Reading.dtype."""
         return str(self.parameter.dtype).removeprefix("torch.")
 
 
 class LaidOut:
-    """Parameters of a model with their places."""
+    """Parameters of a model with their places among the ranks."""
 
     def __init__(self, names: NameMap, place: Callable[[], Place]) -> None:
         self._names, self._wrappers, self._place = names, Wrappers(), place
         self._spread = SpreadOfParameters(names, self._wrappers, place)
 
     def attach(self) -> Callable[[], None]:
-        """Notes data-parallel wrappers as they are made; returns the undo."""
+        """Watch for data-parallel wrappers as they are made; returns the undo."""
         return self._wrappers.attach()
 
     @property
@@ -62,12 +62,12 @@ class LaidOut:
         return len(self._place().groups.get("pp", ())) > 1
 
     def root_of(self, module: nn.Module) -> nn.Module:
-        """The model that a module belongs to; itself where it belongs to none that is known."""
+        """Return the model that a module belongs to; the module itself where no model that is known has it."""
         inside = [root for root in self._names.roots() if any(each is module for each in root.modules())]
         return inside[-1] if inside else module
 
     def parameters(self, root: nn.Module, option: str) -> Iterator[Held]:
-        """Every parameter of a model.
+        """Yield every parameter of a model with its place.
 
         Args:
             option: that asks, for errors.
@@ -113,7 +113,7 @@ class LaidOut:
 
 
 def buffers_of(root: nn.Module, names: NameMap) -> dict[str, Tensor]:
-    """Buffers that belong to a model's state, by name."""
+    """Return the buffers that belong to a model's state, by name."""
     found: dict[str, Tensor] = {}
     for module in root.modules():
         for key, buffer in module._buffers.items():
@@ -125,7 +125,7 @@ def buffers_of(root: nn.Module, names: NameMap) -> dict[str, Tensor]:
 
 
 def heads_of(root: nn.Module) -> dict[str, int]:
-    """Heads and groups, as the model's own configuration says; empty when it says nothing."""
+    """Return heads and groups as the model's own configuration has them; empty when it does not tell."""
     return heads_in(getattr(unwrap(root), "config", None))
 
 

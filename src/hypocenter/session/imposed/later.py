@@ -12,7 +12,7 @@ from typing import Any
 
 
 def when_imported(name: str, then: Callable[[], None]) -> None:
-    """Now, if `name` is imported; else once, after its module has been executed. What fails in it is left at that."""
+    """Call `then` now if `name` is imported, else once its module has been executed. Errors in it are ignored."""
     if name in sys.modules:
         then()
     else:
@@ -20,7 +20,7 @@ def when_imported(name: str, then: Callable[[], None]) -> None:
 
 
 class _Finder:
-    """Lets the others find `name`, with the loader's `exec_module` overridden until it has run (as in boot)."""
+    """An import hook that overrides the loader's `exec_module` of the module `name` until it has run (as in boot)."""
 
     def __init__(self, name: str, then: Callable[[], None]) -> None:
         self._name, self._then = name, then
@@ -29,7 +29,7 @@ class _Finder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> importlib.machinery.ModuleSpec | None:
-        """The others' spec, its loader armed."""
+        """Let the other finders find the module, and arm the loader of what they found."""
         me = threading.get_ident()
         if fullname != self._name or me in self._asking:
             return None

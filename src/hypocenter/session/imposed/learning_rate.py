@@ -17,7 +17,7 @@ from hypocenter.session.imposed.refuse import ImposeError
 
 
 class LearningRate:
-    """Put in before an optimizer steps (`enter`), out after it (`leave`); calls may be nested."""
+    """Puts the rate in before an optimizer steps (`enter`) and takes it out after it (`leave`); calls may be nested."""
 
     def __init__(self, rate: float, fail: Callable[[ImposeError], Any]) -> None:
         self._rate, self._fail = rate, fail
@@ -25,15 +25,15 @@ class LearningRate:
         self._kept: list[tuple[dict[str, Any], Any]] = []
 
     def attach_first(self) -> Callable[[], None]:
-        """Before all others that look at an optimizer that is about to step; returns the undo."""
+        """Hook in before all others that look at an optimizer that is about to step; returns the undo."""
         return optimizer_hooks.register_optimizer_step_pre_hook(lambda optimizer, *_: self.enter(optimizer)).remove
 
     def attach_last(self) -> Callable[[], None]:
-        """After all others that look at one that has stepped."""
+        """Hook in after all others that look at an optimizer that has stepped; returns the undo."""
         return optimizer_hooks.register_optimizer_step_post_hook(lambda *_: self.leave()).remove
 
     def enter(self, optimizer: Any) -> None:
-        """This optimizer is about to step: a torch optimizer, or a framework's wrapper of one."""
+        """Put the rate into the groups of an optimizer that is about to step: torch's, or a framework's wrapper."""
         if torch.compiler.is_compiling():
             return
         self._depth += 1
@@ -47,7 +47,7 @@ class LearningRate:
             group["lr"] = _like(group["lr"], self._rate)
 
     def leave(self) -> None:
-        """It has stepped, or skipped."""
+        """Put the program's own rates back: the optimizer has stepped, or skipped."""
         if torch.compiler.is_compiling():
             return
         self._depth = max(0, self._depth - 1)
@@ -59,7 +59,7 @@ class LearningRate:
 
 
 def groups_of(optimizer: Any) -> Iterator[dict[str, Any]]:
-    """The groups of an optimizer and of those inside it, which may be other ones."""
+    """Yield the parameter groups of an optimizer and of those that it wraps."""
     seen: set[int] = set()
     while optimizer is not None and id(optimizer) not in seen and len(seen) < 8:
         seen.add(id(optimizer))

@@ -21,12 +21,12 @@ from hypocenter.session.never_freed import never_freed
 
 
 def at_exit_leave_together(timeout_s: float) -> None:
-    """Do it when the interpreter exits: what trainers tidy up on the way there may still need their groups."""
+    """Call `leave_together` when the interpreter exits: what trainers tidy up until then may need their groups."""
     atexit.register(leave_together, timeout_s)
 
 
 def leave_together(timeout_s: float) -> None:
-    """Wait for all ranks, at most so long, and close the process groups in as long. Nothing in one that is alone."""
+    """Wait at most so long for all ranks, then close the process groups. Does nothing in a process that is alone."""
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return
     if not _have_met(timeout_s):
@@ -43,7 +43,7 @@ def leave_together(timeout_s: float) -> None:
 
 
 def _have_met(timeout_s: float) -> bool:
-    """Whether every rank has come."""
+    """Wait for all ranks in a barrier, and return whether every rank has come."""
     try:
         work = torch.distributed.barrier(async_op=True)
         return work is None or work.wait(timedelta(seconds=timeout_s)) is not False
@@ -52,7 +52,7 @@ def _have_met(timeout_s: float) -> bool:
 
 
 def _close() -> None:
-    """What lets go of a group last waits for its work: that is this thread, for which nobody waits."""
+    """Destroy the process groups in a thread that nobody waits for: whatever frees a group last waits for its work."""
     with contextlib.suppress(Exception):
         groups = _groups()
         torch.distributed.destroy_process_group()

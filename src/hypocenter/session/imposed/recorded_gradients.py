@@ -28,7 +28,7 @@ class Recorded(Tensor):
     stored: Stored
 
     def read(self, box: Box) -> NDArray[Any]:
-        """The bits of a box."""
+        """Return the bits of a box of the gradient."""
         return self.stored.raw[tuple(slice(start, stop) for start, stop in box)]
 
 
@@ -64,7 +64,7 @@ class RecordedGradients:
         told(f"gradients of {self._shown_steps} from {path}")
 
     def of(self, step: int) -> Mapping[str, ParameterUpdate] | None:
-        """Those of a step, by RUN's names; None, and a warning once, when it has none."""
+        """Return the gradients of a step by RUN's names; None, with a warning once, when RUN has none."""
         if step not in self._updates.steps:
             self._warn(f"{Path(self._path).name} holds gradients of {self._shown_steps} only: others are the program's")
             return None
@@ -73,7 +73,7 @@ class RecordedGradients:
     def views(
         self, source: Mapping[str, ParameterUpdate], wanted: Sequence[Wanted], settings: Mapping[str, int]
     ) -> Mapping[str, Tensor]:
-        """By first name of what is wanted.
+        """Return the gradient for each of the wanted parameters, by its first name.
 
         Args:
             settings: heads and groups of the model.
@@ -91,30 +91,30 @@ class RecordedGradients:
 
     @property
     def _shown_steps(self) -> str:
-        """ "steps 0, 1" """
+        """The steps with gradients, in words: "steps 0, 1"."""
         steps = self._updates.steps
         more = f" and {len(steps) - 8} more" if len(steps) > 8 else ""
         return f"step{'s' * (len(steps) > 1)} {', '.join(map(str, steps[:8]))}{more}"
 
     def _source_rank(self) -> int:
-        """Rank for rank where there are as many; else the first, if it has whole tensors (shapes tell)."""
+        """Return the rank of RUN to read: this one if there are as many, else the first (shapes tell if it will do)."""
         rank, world_size = self._rank()
         return rank if world_size == len(self._ranks) and rank in self._ranks else self._ranks[0]
 
 
 def grad_scale(update: ParameterUpdate | None) -> float:
-    """What a recorded gradient has to be divided by: 1 where nothing was left in it."""
+    """Return what a recorded gradient has to be divided by: 1 where no scale was left in it."""
     scale = update.grad_scale if update is not None else 1.0
     return scale if math.isfinite(scale) and scale else 1.0
 
 
 def is_without(source: Mapping[str, ParameterUpdate], name: str) -> bool:
-    """Whether RUN has the parameter under this name, and had no gradient of it at this step."""
+    """Return whether RUN has the parameter under this name, and had no gradient of it at this step."""
     return name in source and source[name].gradient is None
 
 
 def no_gradients(path: str) -> ImposeError:
-    """The recording has nothing to give."""
+    """Return the error that says that the recording holds no gradients."""
     return ImposeError(
         "the recording holds no gradients", where=f"{OPTION} {path}",
         why="only level tensors keeps them, at the steps of its schedule",

@@ -40,7 +40,7 @@ def refuse(error: HypocenterError, directory: Path | None = None) -> NoReturn:
 
 @contextlib.contextmanager
 def or_refused(directory: Path) -> Generator[None, None, None]:
-    """What goes wrong in this block ends the process: the experiment would not be the one that was asked for."""
+    """End the process if this block raises: the experiment would not be the one that was asked for."""
     try:
         yield
     except HypocenterError as error:
@@ -52,5 +52,5 @@ def or_refused(directory: Path) -> Generator[None, None, None]:
 
 
 def refuse_now(directory: Path, reason: str) -> NoReturn:
-    """Hypocenter switches itself off: what was asked for can no longer be done."""
+    """End the process: Hypocenter switches itself off, and can no longer impose what was asked for."""
     refuse(ImposeError("what was to be imposed can no longer be", where="hypocenter", why=reason), directory)

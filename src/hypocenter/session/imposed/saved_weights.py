@@ -36,7 +36,7 @@ class SavedWeights:
         self._is_over = False
 
     def before_forward(self, module: nn.Module) -> None:
-        """A module is about to be called in training.
+        """Save the weights of this module's model: it is about to be called in training.
 
         Raises:
             ImposeError: a parameter lies in a way that is not known, or the file cannot be written.
@@ -60,7 +60,7 @@ class SavedWeights:
         self._write()
 
     def before_update(self) -> None:
-        """Parameters are about to change."""
+        """Save nothing more: the parameters are about to change."""
         self._is_over, self._held = True, {}
 
     def _write(self) -> None:

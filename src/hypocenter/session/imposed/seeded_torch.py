@@ -9,7 +9,7 @@ from hypocenter.session.imposed.seeds import set_all
 
 
 def begin(config: Config, warn: Warn) -> None:
-    """Called when torch is there."""
+    """Seed torch and impose what belongs to it; called when torch is imported."""
     set_all(config.seed or 0)
     for impose in (algorithms.begin, entropy.begin, dropout.begin):
         impose(config, warn)

@@ -19,7 +19,7 @@ from hypocenter.session.imposed.wanted_seed import wanted_seed
 
 
 def begin(config: Config, warn: Any) -> dict[str, str]:
-    """Set what nobody has set since its import."""
+    """Seed the generators that nobody has seeded since they were imported."""
     seed = wanted_seed(config)
     if seed is None:
         return {}
@@ -27,7 +27,7 @@ def begin(config: Config, warn: Any) -> dict[str, str]:
 
 
 def set_all(seed: int, skip: set[str] | frozenset[str] = frozenset()) -> list[str]:
-    """Seed all generators but those in `skip`; the names of all that stand at a seed of ours."""
+    """Seed all generators but those in `skip`; return the names of all that stand at a seed of ours."""
     if "random" not in skip:
         deterministic.seed_random(seed)
     if "numpy" not in skip:

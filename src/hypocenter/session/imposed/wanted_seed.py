@@ -7,7 +7,7 @@ from hypocenter.config import Config
 
 
 def wanted_seed(config: Config) -> int | None:
-    """`--seed`; 42 with `--deterministic` alone; None when generators are left alone."""
+    """Return the seed of `--seed`, 42 with `--deterministic` alone; None when generators are left alone."""
     if config.seed is not None:
         return config.seed
     return deterministic.SEED if config.deterministic else None

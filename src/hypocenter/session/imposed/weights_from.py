@@ -38,7 +38,7 @@ class WeightsFrom:
         self._unused: set[str] | None = None
 
     def to(self, wanted: Sequence[Wanted], *, buffers: Iterable[str], settings: Mapping[str, int]) -> Given:
-        """A view for every parameter.
+        """Find a value of the checkpoint for every parameter.
 
         Args:
             buffers: names of the model's: the checkpoint may have them.
@@ -55,7 +55,7 @@ class WeightsFrom:
         return given
 
     def nothing_is_left(self) -> None:
-        """All models that a micro-batch calls have been called.
+        """Check that no weights are left over, as all models that a micro-batch calls have been called.
 
         Raises:
             CheckpointError: weights are left over.
@@ -65,7 +65,7 @@ class WeightsFrom:
         self._unused = None
 
     def say(self, given: Given, wanted: Sequence[Wanted], n_copies: int) -> None:
-        """They are in.
+        """Say that the weights are in, where they came from, and which were cast to another format.
 
         Args:
             n_copies: float32 copies of an optimizer that were made again.

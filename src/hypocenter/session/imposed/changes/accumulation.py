@@ -21,7 +21,7 @@ _LIGHTNING = ("lightning.pytorch.trainer.trainer", "pytorch_lightning.trainer.tr
 
 
 def begin(value: str, note: Note) -> None:
-    """Whichever of them is imported."""
+    """Change the batches of each of these trainers, once it is imported."""
     number, _, over = value.partition(",")
     k = int(number)
     when_imported("transformers.training_args", functools.partial(_transformers, k, 1 if over else k, note))

@@ -61,7 +61,7 @@ def _look_for_guilty(instead: str, note: Callable[[str], None]) -> None:
 
 
 def _backend(kwargs: dict[str, Any]) -> Compile:
-    """As `torch.compile` makes it of its arguments."""
+    """Make the backend that `torch.compile` would make of its arguments."""
     given = kwargs.get("backend", "inductor")
     settings = [kwargs.get(name) for name in ("mode", "options", "dynamic")]
     if given == "inductor":
@@ -72,7 +72,7 @@ def _backend(kwargs: dict[str, Any]) -> Compile:
 
 
 def _asked(own: Compile, note: Callable[[str], None]) -> Compile:
-    """The backend, whose graphs are asked at their first call until one of them is guilty."""
+    """Wrap a backend so that each graph is asked at its first call, until one of them is guilty."""
     is_found: list[bool] = []
 
     def backend(module: fx.GraphModule, examples: list[Any]) -> Callable[..., Any]:

@@ -18,7 +18,7 @@ _TRAINERS = {
 
 
 def begin(path: str, note: Callable[[str], None]) -> None:
-    """Whichever of them is imported."""
+    """Give the checkpoint to each of these trainers, once it is imported."""
     for module in _TRAINERS:
         when_imported(module, functools.partial(_replace, module, path, note))
 

@@ -8,6 +8,6 @@ import torch
 
 
 def begin(value: str, note: Callable[[str], None]) -> None:
-    """Set it."""
+    """Set the number of threads."""
     torch.set_num_threads(int(value))
     note(f"{value} threads")

@@ -96,7 +96,7 @@ def _number_workers(value: str, note: Note) -> None:
 
 
 def _generators(dataset: Any) -> Iterator[tuple[str, _Generator]]:
-    """All that a fetch can reach, by name."""
+    """Yield all generators that a fetch can reach, by name."""
     yield "torch", _Generator(torch.get_rng_state, torch.set_rng_state, torch.default_generator.manual_seed)
     yield "random", _Generator(random.getstate, random.setstate, random.seed)
     numpy: Any = sys.modules.get("numpy")
@@ -106,7 +106,7 @@ def _generators(dataset: Any) -> Iterator[tuple[str, _Generator]]:
 
 
 def _within(dataset: Any, numpy: Any) -> Iterator[tuple[str, _Generator]]:
-    """Those that are attributes of the dataset, or of what it holds."""
+    """Yield the generators that are attributes of the dataset, or of what it holds."""
     waiting, known = [("dataset", dataset, 0)], {id(dataset)}
     while waiting and len(known) < _MOST:
         path, one, depth = waiting.pop(0)
@@ -147,6 +147,6 @@ def _as_generator(one: Any, numpy: Any) -> _Generator | None:
 
 
 def _digest(state: Any) -> str:
-    """A short text that is the same for equal states."""
+    """Return a short text that is the same for equal states."""
     plain = state.numpy().tobytes() if isinstance(state, torch.Tensor) else pickle.dumps(state)
     return hashlib.sha256(plain).hexdigest()[:16]
