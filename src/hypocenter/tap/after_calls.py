@@ -13,7 +13,7 @@ AfterCall = Callable[[Any, Any, Any], None]
 
 
 class AfterCalls:
-    """Empty most of the time: as long as it is not, every call of a module costs a look-up."""
+    """Those that wait for calls of modules. As long as there are any, every call of a module costs a look-up."""
 
     def __init__(self) -> None:
         self._hearers: dict[int, list[tuple[weakref.ref[Any], AfterCall]]] = {}
@@ -25,7 +25,7 @@ class AfterCalls:
         return id(module) in self._hearers
 
     def add(self, module: Any, hear: AfterCall) -> Callable[[], None]:
-        """Hear of this module from its next call on; returns the undo."""
+        """Call `hear` after each call of this module from the next one on; returns the undo."""
         key, entry = id(module), (Ref(module), hear)
         self._hearers.setdefault(key, []).append(entry)
 
@@ -39,7 +39,7 @@ class AfterCalls:
         return remove
 
     def tell(self, module: Any, args: Any, output: Any) -> None:
-        """It has returned."""
+        """Tell those who wait that a module has returned."""
         for ref, hear in list(self._hearers.get(id(module), ())):
             if ref() is module:
                 hear(module, args, output)

@@ -21,7 +21,7 @@ _known: dict[tuple[int, int], tuple[CodeType, FunctionType]] = {}
 
 
 def standing_for(frame: FrameType | None) -> Callable[[Any, Any, Any], Any]:
-    """A function `(func, args, kwargs)` whose frame looks to a warning like the one that called torch.
+    """Return a function `(func, args, kwargs)` whose frame looks to a warning like the one that called torch.
 
     Args:
         frame: from which torch called the mode: the user's, or that of torch's own Python code, which is called again.

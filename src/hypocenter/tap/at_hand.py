@@ -29,7 +29,7 @@ class AtHand:
         self._unknown: dict[int, list[Ref[torch.Tensor]]] = {}
 
     def note(self, made: Sequence[torch.Tensor], known: Known) -> None:
-        """Room was made for these.
+        """Remember which tensors are variables here, where room was made for these results.
 
         Args:
             known: what the trace knows of a tensor; None: it has not met it.
@@ -41,7 +41,7 @@ class AtHand:
             self._bad[key], self._unknown[key] = bad, unknown
 
     def of(self, tensor: torch.Tensor, known: Known, look: Callable[[torch.Tensor], Edge]) -> list[Edge]:
-        """The bad ones among what was at hand there and is at hand here, where it is read.
+        """Return the bad ones among what was at hand where room was made, and what is at hand here, where it is read.
 
         Args:
             look: tells of a tensor that the trace has not met.
@@ -54,7 +54,7 @@ class AtHand:
 
 
 def _variables(frame: FrameType | None) -> Iterator[torch.Tensor]:
-    """Tensors that are variables of the user's innermost frames, and those of modules among them."""
+    """Yield tensors that are variables of the user's innermost frames, and those of modules among them."""
     n_frames = 0
     while frame is not None and n_frames < _FRAMES:
         if not is_library(frame.f_code.co_filename):

@@ -48,7 +48,7 @@ class _Begun:
 
 
 class BitsTap(Mode):
-    """Notes every operator.
+    """A mode that notes what every operator reads and writes.
 
     Args:
         context: follows modules and autograd nodes.
@@ -78,17 +78,17 @@ class BitsTap(Mode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """What is compiled is one thing from outside; nothing of ours may reach its tracing."""
+        """Return True: a compiled function counts as one thing, and nothing of ours may reach its tracing."""
         return True
 
     def forked(self) -> None:
-        """This process is a copy: what waits is the parent's."""
+        """Drop what waits, in a forked child: it is the parent's."""
         self._n, self._out = 0, []
         self._places.clear()
         self._threads.clear()
 
     def flush(self) -> None:
-        """Hand over what waits."""
+        """Hand over the events that wait."""
         out, self._out = self._out, []
         if out:
             self._emit(out)
@@ -107,7 +107,7 @@ class BitsTap(Mode):
         return out
 
     def _guarded(self, look: Callable[[], T]) -> T | None:
-        """What fails in here is ours: the operator runs all the same, and nothing more is looked at."""
+        """Run our code so that its errors stop only us: the operator runs all the same, and no others are noted."""
         try:
             with _no_modes():
                 return look()
@@ -117,7 +117,7 @@ class BitsTap(Mode):
             return None
 
     def _begun(self, func: Any, args: Any, kwargs: Any) -> _Begun:
-        """What is known before it runs."""
+        """Return what is known of an operator before it runs."""
         if is_collective(func):
             read, written = operands(func, args), list[torch.Tensor]()
         else:
@@ -129,7 +129,7 @@ class BitsTap(Mode):
         )  # fmt: skip
 
     def _ended(self, func: Any, base: str, args: Any, kwargs: Any, out: Any, begun: _Begun) -> None:
-        """What it has written, and drawn."""
+        """Note what an operator has written and drawn."""
         drew = begun.generator is not None and state_digest(begun.generator) != begun.state
         outputs = result_of(func, args, out) if is_collective(func) else (_flat((out,)) or begun.written)
         drawn = (begun.generator, begun.state) if drew else (None, None)
@@ -162,7 +162,7 @@ class BitsTap(Mode):
                 self.history.setdefault(self.storages.key_of(tensor), []).append(event)
 
     def add(self, kind: Any, name: str, place: tuple[Place, str, int, int], **fields: Any) -> int:
-        """Append an event; its number."""
+        """Append an event and return its number."""
         where, phase, step, microbatch = place
         number = self._places.get(where)
         if number is None:
@@ -177,7 +177,7 @@ class BitsTap(Mode):
         return n
 
     def place_of_caller(self, frame: FrameType | None) -> tuple[Place, str, int, int]:
-        """Of something that is no operator: the innermost line of the program."""
+        """Return the place of something that is no operator: the innermost line of the program."""
         phase, step, microbatch = self._moment()
         caller, via = user_frame_via(frame)
         where = _of_code(caller.f_code, caller.f_lineno) if caller is not None else Place()
@@ -188,7 +188,7 @@ class BitsTap(Mode):
         return "" if (site := self.context.site) == "loss" else site
 
     def _outside(self, phase: str, via: str) -> str:
-        """The set-up is over when a loader gives its first batch."""
+        """Return the phase outside of modules: the set-up is over when a loader gives its first batch."""
         self._is_loading = self._is_loading or bool(via)
         return "data" if self._is_loading and phase == "setup" else phase
 
@@ -211,12 +211,12 @@ class BitsTap(Mode):
 
 
 def _no_modes() -> AbstractContextManager[Any]:
-    """This mode is off while it runs; those below it are not to see what it computes."""
+    """Switch all modes off in this context, as no mode is to see what we compute."""
     return _disable_current_modes() if torch._C._len_torch_dispatch_stack() else nullcontext()
 
 
 def user_frame_via(frame: FrameType | None) -> tuple[FrameType | None, str]:
-    """The innermost frame of the program, and whether torch's loader of data lies between."""
+    """Return the innermost frame of the program, and "loader" if torch's data loader lies between, else ""."""
     via = ""
     while frame is not None and is_library(frame.f_code.co_filename):
         name = frame.f_code.co_filename
@@ -227,7 +227,7 @@ def user_frame_via(frame: FrameType | None) -> tuple[FrameType | None, str]:
 
 
 def digests_of(tensors: Sequence[torch.Tensor]) -> list[int | None]:
-    """Digests as numbers. Small tensors on the host take a few microseconds; those of a device wait for it."""
+    """Return digests as numbers. Small tensors on the host take a few microseconds; those of a device wait for it."""
     found = [host_digest(tensor) if _is_plain(tensor) else None for tensor in tensors]
     rest = [i for i, digest in enumerate(found) if digest is None and not tensors[i].is_nested]
     if rest:
@@ -237,7 +237,7 @@ def digests_of(tensors: Sequence[torch.Tensor]) -> list[int | None]:
 
 
 def state_digest(generator: torch.Generator | None) -> int | None:
-    """Of a generator's state; None where it has none to be asked for (while a CUDA graph is captured)."""
+    """Return a digest of a generator's state; None where the state cannot be read (while a CUDA graph is captured)."""
     if generator is None:
         return None
     try:
@@ -247,7 +247,7 @@ def state_digest(generator: torch.Generator | None) -> int | None:
 
 
 def plain(value: Any) -> str:
-    """Numbers, texts and types among arguments; a long text ends in its checksum."""
+    """Return numbers, texts and types among arguments as text; a long text ends in its checksum."""
     text = ", ".join(_plain(value))
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... {zlib.crc32(text.encode()):08x}"
 
@@ -277,13 +277,13 @@ def _part(tensor: torch.Tensor) -> int:
 
 
 def form(tensor: torch.Tensor) -> str:
-    """`float32 [8, 16]`"""
+    """Describe a tensor: `float32 [8, 16]`."""
     shape = "nested" if tensor.is_nested else list(tensor.shape)
     return f"{str(tensor.dtype).removeprefix('torch.')} {shape}"
 
 
 def _generator(func: Any, args: Any, kwargs: Any) -> torch.Generator | None:
-    """The generator that an operator may draw from."""
+    """Return the generator that an operator may draw from; None if it draws nothing."""
     if not is_random(func):
         return None
     given = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Generator)]

@@ -21,7 +21,7 @@ CALLS: frozenset[CodeType] = frozenset(
 
 
 def running_module(frame: FrameType | None = None) -> nn.Module | None:
-    """The innermost module whose call is under way on this thread, or on the one that `frame` is the innermost of."""
+    """Return the innermost module whose call is under way on this thread, or on that of `frame`; None without one."""
     frame = frame or sys._getframe(1)
     for _ in range(_MAX_FRAMES):
         if frame is None:
@@ -34,7 +34,7 @@ def running_module(frame: FrameType | None = None) -> nn.Module | None:
 
 
 def site(names: NameMap) -> str:
-    """Path of the module that runs: "" outside of all, "backward" while gradients are computed."""
+    """Return the path of the module that runs: "" outside of all, "backward" while gradients are computed."""
     if torch._C._current_graph_task_id() != -1:
         return BACKWARD
     module = running_module()

@@ -28,37 +28,37 @@ class Clock:
 
     @property
     def forward_microbatch(self) -> int:
-        """The micro-batch that what a forward computes now belongs to."""
+        """The number of the micro-batch that a forward under way belongs to."""
         return self.microbatch if self.chunk is None else self.chunk
 
     def _count(self) -> None:
-        """What has changed tells which step it is."""
+        """Work out the numbers of the step anew, after a change."""
         self.step = self._round + (bool(self._known) and self._stepped == self._known)
         self.step_now = self.step if self._updating is None else self._updating
 
     def resume_at(self, step: int) -> None:
-        """The step under way is this one. To be called before the first update of a process that was started again."""
+        """Continue with this step. To be called before the first update of a process that was started again."""
         self._round = step
         self._count()
 
     def next_order(self, n: int = 1) -> int:
-        """Execution order within the step: the first of `n` numbers, which are taken."""
+        """Take `n` numbers in the order of execution within the step, and return the first of them."""
         self._order += n
         return self._order - n + 1
 
     def end_microbatch(self) -> None:
-        """A backward has run."""
+        """Count a micro-batch, as its backward has run."""
         self.microbatch += 1
         self.batch += 1
 
     def begin_chunk(self, chunk: int | None) -> None:
-        """A schedule (of a pipeline) runs the forward of its micro-batch `chunk`; None: that forward is over."""
+        """Begin the forward of a pipeline schedule's micro-batch `chunk`; None: that forward is over."""
         if chunk == 0:
             self._first_chunk = self.microbatch
         self.chunk = None if chunk is None else self._first_chunk + chunk
 
     def begin_update(self, optimizer_id: int) -> int:
-        """An optimizer is about to update: the number of the step that it belongs to."""
+        """Begin an optimizer's update, and return the number of the step that it belongs to."""
         if optimizer_id in self._stepped or (self._is_one_gone and optimizer_id not in self._known):
             self._round += 1
             self._stepped.clear()
@@ -70,23 +70,23 @@ class Clock:
         return self._round
 
     def forget(self, optimizer_id: int) -> None:
-        """An optimizer is gone: no round waits for it, and the next new one (it may get its id) comes in its place."""
+        """Forget an optimizer that is gone: no round waits for it, and the next new one takes its place (or its id)."""
         self._is_one_gone = self._is_one_gone or optimizer_id in self._stepped
         self._known.discard(optimizer_id)
         self._stepped.discard(optimizer_id)
         self._count()
 
     def begin_evaluation(self) -> None:
-        """The closure of the update under way is called once more: micro-batches count from 0 again."""
+        """Count micro-batches from 0 again: the closure of the update under way is called once more."""
         self.microbatch = self._first_chunk = 0
 
     def reopen(self, optimizer_id: int) -> None:
-        """The update that was expected of it has not been made: the step goes on."""
+        """Let the step go on: the update that was expected of this optimizer has not been made."""
         self._stepped.discard(optimizer_id)
         self._count()
 
     def end_update(self) -> None:
-        """The update is done (or was skipped): what follows belongs to the next one."""
+        """End the update, made or skipped: what follows belongs to the next one."""
         self.begin_evaluation()
         self._updating = None
         self._order = 0

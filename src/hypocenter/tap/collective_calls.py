@@ -34,13 +34,13 @@ def _flat(tensors: Any) -> tuple[Tensor, ...]:
 
 
 def all_reduce(tensor: Any, op: Any = "sum", group: Any = None, async_op: bool = False) -> Given:
-    """Also of several tensors."""
+    """Read an all-reduce of one tensor, or of several."""
     tensors = _flat(tensor)
     return Given(tensors, tensors, group, op, async_op)
 
 
 def all_reduce_coalesced(tensors: Any, op: Any = "sum", group: Any = None, async_op: bool = False) -> Given:
-    """The same under another name."""
+    """Read an all-reduce of several tensors, under another name."""
     return all_reduce(tensors, op, group, async_op)
 
 
@@ -48,41 +48,41 @@ def reduce(
     tensor: Tensor, dst: int | None = None, op: Any = "sum", group: Any = None, async_op: bool = False,
     group_dst: int | None = None,
 ) -> Given:  # fmt: skip
-    """What the others find in their tensor afterwards is not defined."""
+    """Read a reduce to one rank; what the others find in their tensor afterwards is not defined."""
     return Given((tensor,), (tensor,), group, op, async_op, dst, group_dst)
 
 
 def reduce_scatter(output: Any, input: Any, op: Any = "sum", group: Any = None, async_op: bool = False) -> Given:
-    """One input a rank, or all in one tensor."""
+    """Read a reduce-scatter with one input for each rank, or all of them in one tensor."""
     return Given(_flat(input), _flat(output), group, op, async_op)
 
 
 def reduce_scatter_of_list(
     output: Any, input_list: Any, op: Any = "sum", group: Any = None, async_op: bool = False
 ) -> Given:
-    """One input a rank."""
+    """Read a reduce-scatter with a list of one input for each rank."""
     return reduce_scatter(output, input_list, op, group, async_op)
 
 
 def all_gather(tensor_list: Any, tensor: Any, group: Any = None, async_op: bool = False) -> Given:
-    """One output a rank."""
+    """Read an all-gather with one output for each rank."""
     return Given(_flat(tensor), _flat(tensor_list), group, None, async_op)
 
 
 def all_gather_into_tensor(output_tensor: Any, input_tensor: Any, group: Any = None, async_op: bool = False) -> Given:
-    """One output with all ranks' parts."""
+    """Read an all-gather into one output with all ranks' parts."""
     return Given((input_tensor,), (output_tensor,), group, None, async_op)
 
 
 def all_gather_coalesced(
     output_tensor_lists: Any, input_tensor_list: Any, group: Any = None, async_op: bool = False
 ) -> Given:
-    """Several at once."""
+    """Read an all-gather of several tensors at once."""
     return Given(_flat(input_tensor_list), _flat(output_tensor_lists), group, None, async_op)
 
 
 def all_to_all(output_tensor_list: Any, input_tensor_list: Any, group: Any = None, async_op: bool = False) -> Given:
-    """One input and one output a rank."""
+    """Read an all-to-all with one input and one output for each rank."""
     return Given(_flat(input_tensor_list), _flat(output_tensor_list), group, None, async_op)
 
 
@@ -90,7 +90,7 @@ def all_to_all_single(
     output: Tensor, input: Tensor, output_split_sizes: Sequence[int] | None = None,
     input_split_sizes: Sequence[int] | None = None, group: Any = None, async_op: bool = False,
 ) -> Given:  # fmt: skip
-    """All ranks' parts in one tensor, split along the first dimension: given apart."""
+    """Read an all-to-all with all ranks' parts in one tensor; they are given apart, split along the first dimension."""
     return Given(_split(input, input_split_sizes), _split(output, output_split_sizes), group, None, async_op)
 
 
@@ -101,31 +101,31 @@ def _split(tensor: Tensor, sizes: Sequence[int] | None) -> tuple[Tensor, ...]:
 def broadcast(
     tensor: Tensor, src: int | None = None, group: Any = None, async_op: bool = False, group_src: int | None = None
 ) -> Given:
-    """On the source an input, on all an output."""
+    """Read a broadcast: the tensor is an input on the source, an output on all ranks."""
     return Given((tensor,), (tensor,), group, None, async_op, src, group_src)
 
 
 def send(
     tensor: Tensor, dst: int | None = None, group: Any = None, tag: int = 0, group_dst: int | None = None
 ) -> Given:
-    """To one rank."""
+    """Read a send to one rank."""
     return Given((tensor,), (), group, None, False, dst, group_dst)
 
 
 def recv(
     tensor: Tensor, src: int | None = None, group: Any = None, tag: int = 0, group_src: int | None = None
 ) -> Given:
-    """From one rank, or from any (no peer)."""
+    """Read a receive from one rank, or from any (then there is no peer)."""
     return Given((), (tensor,), group, None, False, src, group_src)
 
 
 def isend(*args: Any, **kwargs: Any) -> Given:
-    """As `send`."""
+    """Read an asynchronous send."""
     return send(*args, **kwargs)._replace(is_async=True)
 
 
 def irecv(*args: Any, **kwargs: Any) -> Given:
-    """As `recv`."""
+    """Read an asynchronous receive."""
     return recv(*args, **kwargs)._replace(is_async=True)
 
 
@@ -133,7 +133,7 @@ def gather(
     tensor: Tensor, gather_list: Any = None, dst: int | None = None, group: Any = None, async_op: bool = False,
     group_dst: int | None = None,
 ) -> Given:  # fmt: skip
-    """Outputs on the destination only."""
+    """Read a gather: there are outputs on the destination only."""
     return Given((tensor,), _flat(gather_list), group, None, async_op, dst, group_dst)
 
 
@@ -141,12 +141,12 @@ def scatter(
     tensor: Tensor, scatter_list: Any = None, src: int | None = None, group: Any = None, async_op: bool = False,
     group_src: int | None = None,
 ) -> Given:  # fmt: skip
-    """Inputs on the source only."""
+    """Read a scatter: there are inputs on the source only."""
     return Given(_flat(scatter_list), (tensor,), group, None, async_op, src, group_src)
 
 
 def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None, timeout: Any = None) -> Given:
-    """Nothing but waiting."""
+    """Read a barrier: nothing goes in or comes out."""
     return Given((), (), group, None, async_op)
 
 
@@ -178,27 +178,27 @@ READERS: dict[str, tuple[str, Reader]] = {
 
 
 def f_all_reduce(self: Any, reduceOp: str, group: Any, tag: str = "") -> Given:
-    """Functional: the result is what the call returns."""
+    """Read a functional all-reduce, whose result is what the call returns."""
     return Given(_flat(self), (), group, reduceOp, True)
 
 
 def f_all_gather(self: Any, gather_dim: Any = None, group: Any = None, tag: str = "") -> Given:
-    """All ranks' parts, along some dimension."""
+    """Read a functional all-gather of all ranks' parts along some dimension."""
     return Given(_flat(self), (), group, None, True, dim=gather_dim if isinstance(gather_dim, int) else 0)
 
 
 def f_reduce_scatter(self: Any, reduceOp: str, scatter_dim: Any = None, group: Any = None, tag: str = "") -> Given:
-    """This rank's part, along some dimension."""
+    """Read a functional reduce-scatter of this rank's part along some dimension."""
     return Given(_flat(self), (), group, reduceOp, True, dim=scatter_dim if isinstance(scatter_dim, int) else 0)
 
 
 def f_all_to_all(self: Tensor, output_split_sizes: Any, input_split_sizes: Any, group: Any, tag: str = "") -> Given:
-    """Split along the first dimension."""
+    """Read a functional all-to-all, split along the first dimension."""
     return Given(_split(self, input_split_sizes), (), group, None, True)
 
 
 def f_broadcast(self: Tensor, src: int, group: Any, tag: str = "") -> Given:
-    """`src` is a global rank."""
+    """Read a functional broadcast, in which `src` is a global rank."""
     return Given((self,), (), group, None, True, src)
 
 

@@ -20,17 +20,17 @@ _WRAPPERS = frozenset({"DTensor", "AsyncCollectiveTensor"})
 
 
 def is_wrapped(types: Iterable[type]) -> bool:
-    """Whether a dispatch mode must answer `NotImplemented`, to be called again for what the wrapper does inside."""
+    """Return whether a dispatch mode must answer `NotImplemented`, to see what the wrapper does inside."""
     return any(kind.__name__ in _WRAPPERS for kind in types)
 
 
 def is_collective(func: Any) -> bool:
-    """Whether this operator sends something to other ranks, or waits for them."""
+    """Return whether this operator sends something to other ranks, or waits for them."""
     return func.namespace in _NAMESPACES and _base(func) not in _NOTHING_SENT
 
 
 def operands(func: Any, args: Any) -> list[torch.Tensor]:
-    """The tensors whose values are sent."""
+    """Return the tensors whose values are sent."""
     base = _base(func)
     if base in _NO_VALUES or base in _RECEIVED or not args:
         return []
@@ -40,7 +40,7 @@ def operands(func: Any, args: Any) -> list[torch.Tensor]:
 
 
 def result_of(func: Any, args: Any, out: Any) -> list[torch.Tensor]:
-    """The tensors that hold what came."""
+    """Return the tensors that hold what was received."""
     base = _base(func)
     if func.namespace != "c10d":
         return list(_tensors(out))

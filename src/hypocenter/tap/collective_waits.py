@@ -19,7 +19,7 @@ _MAX_PENDING = 4096  # handles looked for at a time: each keeps its tensors aliv
 
 
 class Waits:
-    """Tells when handles have been waited for."""
+    """Tells when the handles of asynchronous collectives have been waited for."""
 
     def __init__(self) -> None:
         self._works: dict[int, tuple[Any, list[Told]]] = {}
@@ -27,7 +27,7 @@ class Waits:
         self._undos: dict[tuple[type, str], Callable[[], None]] = {}
 
     def after_work(self, works: Sequence[Any], tell: Told) -> None:
-        """Call `tell` once all of these have been waited for."""
+        """Call `tell` once all of these works have been waited for."""
         if not works or len(self._works) + len(works) > _MAX_PENDING:
             return
         left = {id(work) for work in works}
@@ -42,7 +42,7 @@ class Waits:
             self._works.setdefault(id(work), (work, []))[1].append(functools.partial(one, id(work)))
 
     def after_tensor(self, result: Any, tell: Callable[[Tensor], None]) -> None:
-        """Call `tell` with its values once an AsyncCollectiveTensor has been waited for."""
+        """Call `tell` with the values of an AsyncCollectiveTensor once it has been waited for."""
         elem = result.elem
         for name in ("trigger_wait", "wait"):
             self._patch(_definer(type(result), name), name, self._waited_tensor)
@@ -50,7 +50,7 @@ class Waits:
         self._tensors.setdefault(key, (elem, []))[1].append(functools.partial(tell, elem))
 
     def forget(self) -> None:
-        """Nobody is interested any more."""
+        """Wait for no results any more, and take the patches off."""
         self._works.clear()
         self._tensors.clear()
         for undo in self._undos.values():

@@ -65,26 +65,26 @@ class Call:
 
     @property
     def site(self) -> str:
-        """To be asked while the call is under way: the answer is read off the stack."""
+        """The module path of the caller. To be asked while the call is under way: it is read off the stack."""
         if self._site is None:
             self._site = self._locate()
         return self._site
 
 
 class Listener:
-    """Told of calls; must be quick. One that raises is taken out."""
+    """Hears calls of collectives; must be quick. One that raises is taken out."""
 
     def before(self, call: Call) -> None:
-        """The collective is about to begin."""
+        """Hear that the collective is about to begin."""
 
     def after(self, call: Call) -> None:
-        """It has returned; an asynchronous one only a handle."""
+        """Hear that the collective has returned; an asynchronous one has returned only a handle."""
 
     def done(self, call: Call) -> None:
-        """The outputs are there. Of an asynchronous call only if `wants_result` was set and somebody has waited."""
+        """Hear that outputs are there; of an asynchronous call only with `wants_result`, once somebody has waited."""
 
     def failed(self, call: Call, error: BaseException) -> None:
-        """It has raised (a timeout, a lost peer)."""
+        """Hear that the collective has raised an error (a timeout, a lost peer)."""
 
 
 class _Group:
@@ -119,19 +119,19 @@ class CollectiveTap:
         self._is_on = False
 
     def add(self, listener: Listener) -> None:
-        """One more."""
+        """Add a listener."""
         self._listeners = [*self._listeners, listener]
 
     def remove(self, listener: Listener) -> None:
-        """One less. Results it waits for are forgotten when nobody is left."""
+        """Take a listener out. Results are waited for no more when nobody is left."""
         self._listeners = [each for each in self._listeners if each is not listener]
 
     def forget_results(self) -> None:
-        """The step is over: who has not waited by now will not be told of."""
+        """Forget results that nobody has waited for by now: the step is over."""
         self._waits.forget()
 
     def attach(self) -> Undo:
-        """Start listening; nothing in a program without torch.distributed. Returns the undo."""
+        """Start listening, if the program has torch.distributed. Returns the undo."""
         if not torch.distributed.is_available():
             return lambda: None
         from torch.distributed import _functional_collectives as functional
@@ -188,7 +188,7 @@ class CollectiveTap:
         return collective
 
     def _batched(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """Its operations are told one by one; where the backend makes one of them, results come with the last."""
+        """Tell of each operation of a batch; where the backend makes one of them, the results come with the last."""
 
         def batch(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling() or not self._is_on or getattr(self._inside, "n", 0):
@@ -206,7 +206,7 @@ class CollectiveTap:
         return batch
 
     def _coalesced(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """torch's coalescing manager: what is called inside is made when it is left (`cm.wait()` if asynchronous)."""
+        """Tell of calls in torch's coalescing manager when it is left, as they are made then (or at `cm.wait()`)."""
         manager = contextlib.contextmanager(original)
 
         def coalescing(*args: Any, **kwargs: Any) -> Generator[Any, None, None]:
@@ -289,7 +289,7 @@ class CollectiveTap:
                 self._inside.n = was
 
     def _group(self, group: Any) -> _Group | None:
-        """None: not a member, or ours."""
+        """Return what is known of a process group; None if this rank is no member, or the group is ours."""
         known = self._groups.get(id(group))
         if known is None or known.ref() is not group:
             from torch.distributed import distributed_c10d as c10d
@@ -302,7 +302,7 @@ class CollectiveTap:
 
 
 def _resolved(group: Any) -> Any:
-    """The process group meant by what a program gives: None is the default, a mesh or name is looked up."""
+    """Return the process group meant by what a program gives: None is the default, a mesh or name is looked up."""
     from torch.distributed import distributed_c10d as c10d
 
     if group is None:
@@ -326,7 +326,7 @@ def _reduction(op: Any) -> str:
 
 
 def _is_coalescing(call: Call) -> bool:
-    """Inside torch's coalescing manager an operation is only noted and made later."""
+    """Return whether this is inside torch's coalescing manager, where operations are only noted and made later."""
     from torch.distributed import distributed_c10d as c10d
 
     state: dict[Any, Any] = c10d._world.pg_coalesce_state
@@ -334,7 +334,7 @@ def _is_coalescing(call: Call) -> bool:
 
 
 def _is_tracing() -> bool:
-    """Values are not real: a compiler or exporter is looking at the program."""
+    """Return whether values are not real: a compiler or exporter is looking at the program."""
     return torch._C._get_dispatch_mode(_FAKE) is not None
 
 
@@ -384,6 +384,6 @@ def listen(listener: Listener, *, names: NameMap, fail: Callable[[str], None]) -
 
 
 def forget_results() -> None:
-    """Of the one tap: results that nobody has waited for by now are not told of."""
+    """Forget results in the one tap that nobody has waited for by now: they are not told of."""
     if _shared.tap is not None:
         _shared.tap.forget_results()

@@ -20,7 +20,7 @@ _eval_frame: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", Non
 
 
 def owned(get: Callable[[], object]) -> Callable[[], object]:
-    """`get`, such that what it gives is counted as held.
+    """Wrap `get` such that what it returns is counted as held.
 
     torch 2.6 hands out its callback without counting that: each call takes one reference from None, or from the
     callback, until Python ends in the middle of a training. What is missing is added here.
@@ -61,7 +61,7 @@ def never_compile(function: Callable[..., Any]) -> None:
 
 
 def is_export(module: torch.nn.Module) -> bool:
-    """Whether it is what a strict torch.export of torch 2.6 calls in the model's place: what is done there is exported.
+    """Return whether it is what a strict torch.export of torch 2.6 calls for the model: our work would be exported.
 
     It looks like a compiled module otherwise.
     """

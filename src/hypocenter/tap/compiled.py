@@ -64,7 +64,7 @@ class CompiledTap:
         self._n_calls = 0  # training calls of compiled modules since the last collect
 
     def attach(self) -> Callable[[], None]:
-        """Watch for compiled modules; call the result to take all hooks away (which makes torch compile once more)."""
+        """Watch for compiled modules; returns the undo, which takes all hooks away (and makes torch compile again)."""
         never_compile(CompiledTap._begin)
         calls = OwnFrame(nn.Module._wrapped_call_impl, self._begin)
         calls.listen()
@@ -81,7 +81,7 @@ class CompiledTap:
         return undo
 
     def instrument(self, root: nn.Module) -> int:
-        """Set hooks in every compiled region in `root`, which must not have run yet; the number of modules hooked."""
+        """Set hooks in every compiled region of `root`, which must not have run yet; return how many there are."""
         try:
             return sum(self._instrument_region(region) for region in list(root.modules()) if _is_compiled(region))
         except Exception as error:
@@ -89,7 +89,7 @@ class CompiledTap:
             return 0
 
     def collect(self, step: int) -> list[Reading]:
-        """One reading per hooked module for everything it did since the last call. Waits once per device."""
+        """Return one reading per hooked module for all it did since the last call. Waits once per device."""
         n_calls, self._n_calls = self._n_calls, 0
         try:
             found = self._slots.drain()
@@ -230,7 +230,7 @@ def _is_matrix_product(module: nn.Module) -> bool:
 
 
 def _is_set(region: nn.Module, keys: tuple[str, ...]) -> bool:
-    """Whether one of these settings of inductor holds for a compiled region.
+    """Return whether one of these settings of inductor holds for a compiled region.
 
     With autotuned templates what follows a product is computed in the same kernel, and its result is not stored. A
     graph that writes to a slot of ours ended in an illegal memory access (torch 2.11, H200).
@@ -260,7 +260,7 @@ class Slot:
 
 
 class Slots:
-    """Hands out slots and reads all of them in one transfer per device."""
+    """Hands out slots, and reads all of them in one transfer per device."""
 
     def __init__(self) -> None:
         self._blocks: dict[torch.device, list[tuple[Tensor, Tensor]]] = {}
@@ -268,7 +268,7 @@ class Slots:
         self._positions: list[tuple[torch.device, int, int]] = []
 
     def take(self, device: torch.device) -> Slot:
-        """A fresh slot on the device."""
+        """Return a fresh slot on the device."""
         dtype = torch.float32 if device.type == "mps" else torch.float64  # the one device without float64
         blocks = self._blocks.setdefault(device, [])
         used = sum(position[0] == device for position in self._positions)
@@ -289,7 +289,7 @@ class Slots:
         return slot
 
     def drain(self) -> dict[int, tuple[torch.dtype, Summary]]:
-        """index -> (dtype, Summary) of the slots that were written to since the last call, which start anew."""
+        """Return index -> (dtype, Summary) of the slots written to since the last call, and clear them."""
         found: dict[int, tuple[torch.dtype, Summary]] = {}
         with torch.no_grad():
             hosts = {
@@ -353,7 +353,7 @@ def fold(tensor: Tensor, sums: Tensor, peaks: Tensor) -> None:
 
 
 def can_fold(tensor: Tensor, sums: Tensor) -> bool:
-    """Whether `fold` takes this tensor into a slot with these sums. Decided while tracing: no values are looked at."""
+    """Return whether `fold` takes this tensor into a slot with these sums. Asked while tracing: reads no values."""
     return tensor.dtype in _DTYPES and tensor.device == sums.device and tensor.numel() > 0
 
 
@@ -381,5 +381,5 @@ class _Through(torch.autograd.Function):
 
 
 def fold_through(tensor: Tensor, sums: Tensor, peaks: Tensor, grad_sums: Tensor, grad_peaks: Tensor) -> Tensor:
-    """The same tensor as a view, with its statistics and later its gradient's folded into two slots."""
+    """Return the tensor as a view; its statistics, and later its gradient's, are folded into two slots."""
     return _Through.apply(tensor, sums, peaks, grad_sums, grad_peaks)  # type: ignore[no-any-return]

@@ -25,7 +25,7 @@ _level: Callable[[], object] = torch._C._functorch.peek_interpreter_stack  # typ
 
 
 class CustomFunctions:
-    """Notes them on the tapes of the program's own operations.
+    """Notes calls of the program's autograd functions on the tapes of its own operations.
 
     Args:
         user_code: notes what comes before and after them.
@@ -37,7 +37,7 @@ class CustomFunctions:
         self._is_off = False
 
     def attach(self) -> Callable[[], None]:
-        """Start watching; returns the undo. Another version of torch, whose calls cannot be heard: nothing is seen."""
+        """Start watching; returns the undo. Nothing is seen in a version of torch whose calls cannot be heard."""
         try:
             frame = OwnFrame(vars(torch.autograd.Function)["apply"].__func__, self._begin)
             frame.listen()
@@ -79,6 +79,6 @@ class CustomFunctions:
         return end
 
     def _switch_off(self, error: Exception) -> None:
-        """The user's call must not fail because of us."""
+        """Note no more calls after an error of ours: the user's call must not fail because of us."""
         self._is_off = True
         self._fail(f"calls of the program's own autograd functions are not noted any more: {error!r}")

@@ -30,7 +30,7 @@ PACK = 1 << 17  # words in one pack: temporaries of 1 MiB
 
 
 def digests(tensors: Sequence[Tensor]) -> list[Tensor | None]:
-    """Digests as 0-d int64 tensors on the tensors' devices; nothing is transferred and nobody waits.
+    """Return digests as 0-d int64 tensors on the tensors' devices, without a transfer and without waiting.
 
     A DTensor is its local shard. None for what has no values here (meta, fake, sparse, quantised, empty, freed).
     """
@@ -54,14 +54,14 @@ def digests(tensors: Sequence[Tensor]) -> list[Tensor | None]:
 
 
 def to_host(found: Sequence[Tensor | None]) -> list[int | None]:
-    """Digests as numbers: one transfer per device."""
+    """Bring digests to the host as numbers, with one transfer per device."""
     return to_host_with(found, ())[0]
 
 
 def to_host_with(
     found: Sequence[Tensor | None], vectors: Sequence[Tensor | None]
 ) -> tuple[list[int | None], list[tuple[float, ...] | None]]:
-    """Digests, and float32 vectors of an even number of elements: still one transfer per device."""
+    """Bring digests and float32 vectors of an even number of elements to the host, still one transfer per device."""
     out: list[int | None] = [None] * len(found)
     told: list[tuple[float, ...] | None] = [None] * len(vectors)
     for device in {each.device for each in (*found, *vectors) if each is not None}:
@@ -78,7 +78,7 @@ def to_host_with(
 
 
 def _values(tensor: Tensor) -> Tensor | None:
-    """The dense real values on this rank, detached; None when there are none."""
+    """Return the dense real values on this rank, detached; None when there are none."""
     if hasattr(tensor, "to_local"):
         tensor = tensor.to_local()  # type: ignore[operator]
     if hasattr(tensor, "wait") and type(tensor).__name__ == "AsyncCollectiveTensor":
@@ -94,7 +94,7 @@ def _values(tensor: Tensor) -> Tensor | None:
 
 
 def _words(flat: Tensor) -> Tensor:
-    """One contiguous dimension as int64 words; copied where it does not end or start on a word."""
+    """Return a flat tensor as int64 words; it is copied where it does not start or end on a word."""
     flat = flat.contiguous()  # an expanded tensor is still one after reshape(-1)
     per_word = max(1, WORD // flat.itemsize)
     missing = -flat.numel() % per_word
@@ -145,7 +145,7 @@ def _add_rows(total: Tensor | None, words: Tensor, low: Tensor, high: Tensor) ->
 
 
 def _blocks(values: Tensor) -> Iterator[Tensor]:
-    """The words in logical order; each block but the last is a whole number of rows."""
+    """Yield the words in logical order, in blocks; each but the last is a whole number of rows."""
     if values.is_contiguous():
         yield from _cut(values.view(-1))
         return
@@ -162,7 +162,7 @@ def _blocks(values: Tensor) -> Iterator[Tensor]:
 
 
 def _cut(flat: Tensor) -> Iterator[Tensor]:
-    """A contiguous tensor as words, copied at most block by block."""
+    """Yield a contiguous tensor as words, copied at most block by block."""
     per_word = max(1, WORD // flat.itemsize)
     if flat.storage_offset() * flat.itemsize % WORD == 0:
         n = flat.numel() // per_word * per_word
@@ -178,7 +178,7 @@ def _cut(flat: Tensor) -> Iterator[Tensor]:
 
 
 def _pieces(values: Tensor, n_most: int) -> Iterator[Tensor]:
-    """Contiguous one-dimensional copies, of at most about `n_most` elements, in logical order."""
+    """Yield contiguous flat copies of at most about `n_most` elements each, in logical order."""
     if values.numel() <= n_most or values.ndim == 0:
         yield values.reshape(-1)
     elif (inner := math.prod(values.shape[1:])) > n_most:
@@ -206,7 +206,7 @@ def _packs(items: Sequence[Item]) -> Iterator[list[Item]]:
 
 
 def _packed(pack: Sequence[Item]) -> Sequence[Tensor]:
-    """Digests of small tensors, all in the same few kernels."""
+    """Return the digests of small tensors, all computed in the same few kernels."""
     device = pack[0][1].device
     low, high, ends, lengths = _layout(device, tuple((words.numel(), n_bytes) for _, words, n_bytes in pack))
     flat = torch.cat([words for _, words, _ in pack])
@@ -218,7 +218,7 @@ def _packed(pack: Sequence[Item]) -> Sequence[Tensor]:
 
 @functools.lru_cache(maxsize=16)
 def _layout(device: torch.device, sizes: tuple[tuple[int, int], ...]) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Keys of all words of a pack, the last word of each tensor, and what its length adds."""
+    """Return the keys of all words of a pack, the last word of each tensor, and what each length adds."""
     low, high = _keys(device)
     numbers = [end - 1 for end in accumulate(n for n, _ in sizes)], [signed(LENGTH * n_bytes) for _, n_bytes in sizes]
     # pageable memory is staged before the call returns, and the host does not wait for the device
@@ -234,5 +234,5 @@ def _keys(device: torch.device) -> tuple[Tensor, Tensor]:
 
 @functools.lru_cache(maxsize=16)
 def _powers(device: torch.device) -> Tensor:
-    """POWER to the ROWS_AT_ONCE - 1, ..., 1, 0."""
+    """Return POWER to the ROWS_AT_ONCE - 1, ..., 1, 0."""
     return torch.tensor([signed(pow(POWER, i, 1 << 64)) for i in reversed(range(ROWS_AT_ONCE))], device=device)

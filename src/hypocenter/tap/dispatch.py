@@ -20,26 +20,26 @@ class Mode(TorchDispatchMode):
 
 
 def name_of(func: Any) -> str:
-    """`aten.mul.Tensor`, `higher_order.flex_attention`."""
+    """Name an operator: `aten.mul.Tensor`, `higher_order.flex_attention`."""
     name = str(func)
     return name if "." in name else f"{func.namespace}.{name}"
 
 
 def is_view(func: Any) -> bool:
-    """Whether an operator only gives another view of its argument."""
+    """Return whether an operator only gives another view of its argument."""
     return bool(getattr(func, "is_view", False))
 
 
 def is_random(func: Any) -> bool:
-    """Whether it draws random numbers."""
+    """Return whether an operator draws random numbers."""
     return torch.Tag.nondeterministic_seeded in getattr(func, "tags", ())
 
 
 def is_mutable(func: Any) -> bool:
-    """Whether it says that it writes to an argument."""
+    """Return whether an operator's schema says that it writes to an argument."""
     return bool(getattr(getattr(func, "_schema", None), "is_mutable", False))
 
 
 def declared(func: Any) -> Sequence[Any]:
-    """Its arguments, as its schema has them."""
+    """Return an operator's arguments as its schema has them; none without a schema."""
     return getattr(getattr(func, "_schema", None), "arguments", ())

@@ -29,7 +29,7 @@ Note = Callable[[str, str, str, "int | None", str, "FrameType | None"], None]
 
 
 class Draws:
-    """Replaces the functions. They stay replaced until `undo`."""
+    """Replaces the functions that draw random numbers. They stay replaced until `undo`."""
 
     def __init__(self, note: Note) -> None:
         self._note = note
@@ -39,7 +39,7 @@ class Draws:
         self._is_known: set[str] = set()  # generators that were drawn from or seeded since, and it was noted
 
     def attach(self) -> Callable[[], None]:
-        """Replace them; returns the undo."""
+        """Replace the functions; returns the undo."""
         for name, function in list(vars(random).items()):
             if getattr(function, "__self__", None) is random._inst and name not in _NOT_DRAWS:  # type: ignore[attr-defined]
                 self._put(random, name, self._drawing(f"random.{name}", PYTHON, function))
@@ -56,7 +56,7 @@ class Draws:
         return self._detach
 
     def unseen(self) -> Iterator[tuple[str, int | None]]:
-        """(generator, the state that it was in) of those that somebody has drawn from unseen since the last call."""
+        """Yield (generator, the state before) of those that were drawn from without our seeing since the last call."""
         for generator in (PYTHON, NUMPY):
             now = state_of(generator)
             before = self._seen.get(generator, now if _is_fresh(generator) else None)
@@ -66,7 +66,7 @@ class Draws:
         self._is_known.clear()
 
     def forked(self) -> None:
-        """Count anew."""
+        """Count draws anew in a forked child."""
         self._counts.clear()
 
     def _detach(self) -> None:
@@ -122,7 +122,7 @@ class Draws:
 
 
 def state_of(generator: str) -> int | None:
-    """Digest of the state of a hidden generator."""
+    """Return a digest of the state of a hidden generator."""
     if generator == PYTHON:
         _, words, gauss = random.getstate()
         return zlib.crc32(repr(gauss).encode(), hash(words) & 0xFFFF_FFFF)  # of numbers: not salted
@@ -133,8 +133,9 @@ def state_of(generator: str) -> int | None:
 
 
 def _is_fresh(generator: str) -> bool:
-    """Whether nothing was drawn since it was made: a Mersenne Twister stands at the end of its 624 words then, one of
-    NumPy's without a seed at the last of them.
+    """Return whether nothing was drawn since the generator was made.
+
+    A Mersenne Twister stands at the end of its 624 words then, one of NumPy's without a seed at the last of them.
     """
     state: Any = np.random.get_state(legacy=False)
     position = random.getstate()[1][-1] if generator == PYTHON else state["state"]["pos"]

@@ -17,7 +17,7 @@ from hypocenter.tap.own_frame import RAISED, leave_out, passed_over
 
 
 class EngineBegin(Protocol):
-    """Told of a call; gives what is called with its result, or with RAISED. None: it is of no interest."""
+    """Hears a call; returns what is to be called with its result or with RAISED, None if it does not care."""
 
     def __call__(
         self, tensors: Any, grad_tensors: Any, keep_graph: bool, create_graph: bool, inputs: Any, accumulate_grad: bool
@@ -25,7 +25,7 @@ class EngineBegin(Protocol):
 
 
 def hear_engine(begin: EngineBegin, is_deaf: Callable[[], bool]) -> Callable[[], None]:
-    """Hear of calls of the engine; returns the undo.
+    """Hear calls of autograd's engine; returns the undo.
 
     Args:
         is_deaf: asked first: such a call runs as if nobody were here.
@@ -70,5 +70,5 @@ def _read(
     allow_unreachable: Any = False,
     accumulate_grad: Any = False,
 ) -> tuple[Any, Any, bool, bool, Any, bool]:
-    """The parameters of the engine's method, as C++ reads them."""
+    """Read the parameters of the engine's method as C++ does."""
     return tensors, grad_tensors, bool(keep_graph), bool(create_graph), inputs or (), bool(accumulate_grad)

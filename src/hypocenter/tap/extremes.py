@@ -15,7 +15,7 @@ _CHUNK = 1 << 24  # elements counted at once: 64 MiB of float32, which bounds th
 
 @torch.no_grad()
 def largest(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Largest magnitude of each tensor (0-d, on its device): inf or NaN if it holds one; nothing is transferred.
+    """Return the largest magnitude of each tensor (0-d, on its device): inf or NaN if it holds one.
 
     Args:
         tensors: dense, not empty (see tap.gradients.local).
@@ -35,13 +35,13 @@ def largest(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 
 def _by_extremes(group: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
-    """On a CPU the infinity norm takes 8 ns an element, the smallest and the largest 0.1 to 0.7 ns."""
+    """Return the largest magnitudes from smallest and largest values, 10 times faster on a CPU than the inf norm."""
     lows, highs = zip(*map(torch.aminmax, group), strict=True)
     return torch.maximum(-torch.stack(lows), torch.stack(highs)).unbind()
 
 
 def counted(tensors: Sequence[torch.Tensor]) -> list[Summary]:
-    """Exact counts of NaN and infinities, and the largest finite magnitude. Two transfers per device."""
+    """Count NaN and infinities exactly, and find the largest finite magnitude. Two transfers per device."""
     counts, tops = zip(*map(_extremes, tensors), strict=True) if tensors else ((), ())
     magnitudes = to_host(tops)
     return [
@@ -51,7 +51,7 @@ def counted(tensors: Sequence[torch.Tensor]) -> list[Summary]:
 
 
 def _extremes(tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """(number of NaN, +inf, -inf), largest finite magnitude."""
+    """Return (numbers of NaN, +inf, -inf) and the largest finite magnitude, on the tensor's device."""
     counts, tops = [], []
     for part in _real(tensor).reshape(-1).split(_CHUNK):
         counts.append(torch.stack((part.isnan().sum(), part.isposinf().sum(), part.isneginf().sum())))
@@ -71,7 +71,7 @@ def _counts_to_host(counts: Sequence[torch.Tensor]) -> list[list[int]]:
 
 
 def _real(tensor: torch.Tensor) -> torch.Tensor:
-    """Real and imaginary parts of a complex tensor; a format of one byte widened, for it has no kernels."""
+    """Return real and imaginary parts of complex tensors; formats of one byte, which lack kernels, as float32."""
     if tensor.is_complex():
         return torch.view_as_real(tensor)
     return tensor.float() if tensor.dtype.itemsize == 1 else tensor

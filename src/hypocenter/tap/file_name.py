@@ -8,5 +8,5 @@ ROOT_FILE = "(root)"  # the outermost module's site has no name
 
 
 def file_name(site: str) -> str:
-    """The site itself, but for characters that a file system may refuse."""
+    """Return the site as a file's name: characters that a file system may refuse are replaced."""
     return re.sub(r"[^\w.#()\[\]-]", "_", site)[:200] or ROOT_FILE

@@ -15,12 +15,12 @@ _originals: Any = WeakIdKeyDictionary()
 
 
 def is_flat(parameter: torch.Tensor) -> bool:
-    """Whether it holds several of the user's parameters."""
+    """Return whether a parameter holds several of the user's parameters."""
     return getattr(parameter, "_is_flat_param", False) and getattr(parameter, "_params", None) is None
 
 
 def originals(flat: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
-    """(name below the wrapped module, what stands for it) of each parameter in a flat one; the same ones each time."""
+    """Return (name below the wrapped module, what stands for it) of each parameter in a flat one; always the same."""
     known: list[tuple[str, torch.Tensor]] | None = _originals.get(flat)
     if known is None:
         facts: Any = flat
@@ -33,7 +33,7 @@ def originals(flat: torch.Tensor) -> list[tuple[str, torch.Tensor]]:
 
 
 def cut(flat: torch.Tensor, values: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """(original parameter, its elements here) of what lies in the layout of this rank's part: values, gradient, state.
+    """Cut values laid out as this rank's part of a flat parameter into (original parameter, its elements here).
 
     Args:
         values: one-dimensional; of another length than the part it is given back whole, as the flat parameter's.
@@ -52,5 +52,5 @@ def cut(flat: torch.Tensor, values: torch.Tensor) -> list[tuple[torch.Tensor, to
 
 
 def unfolded(parameter: torch.Tensor, values: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """`cut` for a flat parameter; any other one as it is."""
+    """Cut the values of a flat parameter, as `cut` does; return those of any other one as they are."""
     return cut(parameter, values) if is_flat(parameter) else [(parameter, values)]

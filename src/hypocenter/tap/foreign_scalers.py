@@ -30,7 +30,7 @@ _TORCH = torch.amp.GradScaler
 
 
 class ForeignScalers:
-    """Puts a scaled update around the steps of scalers of any class."""
+    """Reports steps of scalers of any class as scaled updates."""
 
     def __init__(self, scaled_step: Callable[[ScaledUpdate], AbstractContextManager[None]]) -> None:
         self._scaled_step = scaled_step
@@ -64,12 +64,12 @@ class ForeignScalers:
         return undo
 
     def watch(self, scaler: Any) -> bool:
-        """See the steps of this scaler and of all of its class. False: it is none, or is seen already."""
+        """Watch the steps of this scaler and of all of its class. Returns False if it is none, or watched already."""
         owner = next((kind for kind in type(scaler).__mro__ if "step" in kind.__dict__), None)
         return owner is not None and looks_like_scaler(scaler) and self._watch_kind(owner)
 
     def _watch_kind(self, owner: type) -> bool:
-        """See the steps of a class of scalers, if it has a `step` of its own."""
+        """Watch the steps of a class of scalers, if it has a `step` of its own; return whether that is new."""
         original: Any = owner.__dict__.get("step")
         if owner in self._watched or not callable(original):
             return False
@@ -111,7 +111,7 @@ def _subclasses(kind: type) -> Iterator[type]:
 
 
 def looks_like_scaler(thing: Any) -> bool:
-    """Whether this is an object with the methods of a GradScaler, and a scale that can be read."""
+    """Return whether this is an object with the methods of a GradScaler, and a scale that can be read."""
     kind = type(thing)
     if issubclass(kind, (torch.optim.Optimizer, torch.nn.Module)):
         return False
@@ -120,7 +120,7 @@ def looks_like_scaler(thing: Any) -> bool:
 
 
 def scaler_above(frame: FrameType | None) -> Any | None:
-    """The scaler whose `step` has led to this frame, or None."""
+    """Return the scaler whose `step` has led to this frame, or None."""
     for _ in range(_FRAMES):
         if frame is None:
             return None
@@ -134,7 +134,7 @@ def scaler_above(frame: FrameType | None) -> Any | None:
 
 
 def update_of(scaler: Any, optimizer: Any) -> ScaledUpdate | None:
-    """None: the scaler is off, or one of the two is nothing we understand. Never raises: this is the user's step."""
+    """Return the update that a scaler is about to make; None if it is off or unlike any known. Never raises."""
     try:
         if not getattr(scaler, "is_enabled", lambda: True)():
             return None
@@ -152,7 +152,7 @@ def update_of(scaler: Any, optimizer: Any) -> ScaledUpdate | None:
 
 
 def state_of(scaler: Any) -> ScalerState:
-    """The state of a GradScaler, or what can be read of one that only looks like it.
+    """Read the state of a GradScaler, or what can be read of one that only looks like it.
 
     Raises:
         ValueError: it has no scale that is a number.
@@ -181,7 +181,7 @@ def state_of(scaler: Any) -> ScalerState:
 
 
 def is_unscaled(scaler: Any, optimizer: Any) -> bool:
-    """Whether this optimizer's gradients have been unscaled already (`unscale_` before clipping)."""
+    """Return whether this optimizer's gradients have been unscaled already (`unscale_` before clipping)."""
     states = getattr(scaler, "_per_optimizer_states", None)
     if states is None or id(optimizer) not in states:  # asked with `in`: a defaultdict must not grow
         return False
@@ -197,7 +197,7 @@ def _found_inf(scaler: Any, optimizer: Any) -> dict[str, bool]:
 
 
 def _field(scaler: Any, name: str) -> float | None:
-    """A field with or without the underscore, or its `get_` method."""
+    """Read a number from a field with or without the underscore, or from its `get_` method; else None."""
     for each in (f"_{name}", name):
         value = _number(getattr(scaler, each, None))
         if value is not None:

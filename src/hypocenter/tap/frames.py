@@ -23,7 +23,7 @@ class Frame:
 
 
 def frames_of(readings: Sequence[Reading], n_frames: int) -> tuple[Frame, ...]:
-    """The last `n_frames` module calls, in the order in which they ended."""
+    """Return the last `n_frames` module calls, in the order in which they ended."""
     grouped: dict[tuple[object, ...], list[Reading]] = {}
     for reading in readings:
         key = (reading.step, reading.microbatch, reading.phase, reading.site, reading.call, reading.recompute)

@@ -10,12 +10,12 @@ SPARE = 1.25  # times what a replay needs must be free, by our own count
 
 
 def free_on_host() -> int:
-    """Bytes: the share of one of the host's ranks."""
+    """Return how many bytes of the host are free for this process: its share among the host's ranks."""
     return _free() // max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1") or 1))
 
 
 def _free() -> int:
-    """Linux tells what could be had, caches given up; other systems at most what is unused."""
+    """Return the free bytes: on Linux what can be had with caches given up, elsewhere what is unused at most."""
     try:
         told = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
         return int(told["MemAvailable"].split()[0]) * 1024

@@ -11,7 +11,7 @@ from hypocenter.tap.free_host_memory import SPARE, UNKNOWN, free_on_host
 
 
 def free_bytes(device: torch.device) -> int:
-    """Bytes; of the host's memory the share of one of its ranks."""
+    """Return how many bytes are free on a device; of the host the share of one of its ranks."""
     if device.type == "cpu":
         return free_on_host()
     backend: Any = getattr(torch, device.type, None)
@@ -23,7 +23,7 @@ def free_bytes(device: torch.device) -> int:
 
 
 def peak_bytes(device: torch.device) -> int:
-    """By how much this process once held more on the device than it holds now; 0 where that is not known."""
+    """Return how many bytes more than now this process once held on the device; 0 where that is not known."""
     backend: Any = getattr(torch, device.type, None)
     try:
         return int(backend.max_memory_allocated(device)) - int(backend.memory_allocated(device))
@@ -32,7 +32,7 @@ def peak_bytes(device: torch.device) -> int:
 
 
 def why_no_room(parameters: Sequence[torch.Tensor]) -> str:
-    """Why nothing should be done again that needs gradients of all these, and their sums in float64; or ''."""
+    """Say why gradients of all these, and their sums in float64, do not fit in a replay; "" if they do."""
     for device in {p.device for p in parameters}:
         needed = sum(p.numel() * (p.element_size() + 8) for p in parameters if p.device == device) + peak_bytes(device)
         if SPARE * needed > (free := free_bytes(device)):

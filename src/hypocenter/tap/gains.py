@@ -26,7 +26,7 @@ Key: TypeAlias = tuple[object, ...]
 
 @dataclass(slots=True, eq=False)
 class Sized:
-    """What an operator gave, or a tensor from outside."""
+    """The sizes of what an operator gave, or of a tensor from outside."""
 
     key: Key
     inputs: tuple[tuple[int, int], ...]  # what was read: its producer, and which of the tensors that it gave
@@ -39,7 +39,7 @@ class Sized:
 
     @property
     def octave(self) -> float:
-        """Of the largest tensor."""
+        """The size of the largest tensor, as a base-2 logarithm; -inf without any."""
         return max(self.octaves, default=-math.inf)
 
 
@@ -82,13 +82,13 @@ class SizeTracer(OpTracer):
 
     @staticmethod
     def nth(each: Sized) -> int:
-        """Which of the times it is that the same operator ran at the same place, counted from 0."""
+        """Return which of its runs at this place the operator made, counted from 0."""
         nth = each.key[-1]
         assert isinstance(nth, int)
         return nth
 
     def n_times(self, each: Sized) -> int:
-        """How often the same operator ran at the same place."""
+        """Return how often the same operator ran at the same place."""
         return self._counts.get(each.key[:-1], -1) + 1
 
     def settle(self) -> None:
@@ -101,7 +101,7 @@ class SizeTracer(OpTracer):
         self._sizes.clear()
 
     def is_kept(self, node: Node, read: Sequence[Tensor], outputs: Sequence[Tensor]) -> bool:
-        """Take the size of what it gave; its arguments are kept if the judge says so."""
+        """Take the size of what an operator gave; return whether its arguments are to be kept, as the judge says."""
         at, op = node.place, node.traced.op
         sized = Sized(
             key=self._nth((op, at.phase, at.site, at.code, at.line, at.node)),
@@ -144,7 +144,7 @@ class SizeTracer(OpTracer):
 
 
 def size_of(tensor: Tensor) -> Tensor | None:
-    """Largest magnitude, on the device; None of integers, of what is empty, sparse, or of one byte an element."""
+    """Return the largest magnitude, on the device; None of integers, empty, sparse or one-byte tensors."""
     values = tensor.detach()
     is_number = values.is_floating_point() or values.is_complex()
     if not is_number or not values.numel() or values.dtype.itemsize < 2 or values.layout != torch.strided:
@@ -153,5 +153,5 @@ def size_of(tensor: Tensor) -> Tensor | None:
 
 
 def octave_of(size: float) -> float:
-    """Base-2 logarithm of a magnitude; -inf of 0, inf of what is not finite."""
+    """Return the base-2 logarithm of a magnitude; -inf of 0, inf of what is not finite."""
     return math.inf if not math.isfinite(size) else math.log2(size) if size > 0 else -math.inf

@@ -15,7 +15,7 @@ Riders = list[tuple[torch.Tensor, Callable[[Sequence[float]], None]]]
 
 
 class TorchScaler:
-    """The state of a `torch.amp.GradScaler`, or of one made like it, as it is now; called, it gives it.
+    """Reads, when it is called, the state of a `torch.amp.GradScaler` or of one made like it.
 
     The private fields are read because the public getters do the same and leave out the tracker.
 
@@ -53,18 +53,18 @@ class TorchScaler:
 
 
 def torch_scaler_state(scaler: Any) -> ScalerState:
-    """The state of a `torch.amp.GradScaler` or of one made like it. One transfer where the scale is on a device."""
+    """Read the state of a `torch.amp.GradScaler` or one made like it. One transfer where the scale is on a device."""
     return TorchScaler(scaler)()
 
 
 def is_unscaled(scaler: Any, optimizer: Any) -> bool:
-    """Whether `unscale_` has been called for this optimizer since the last update. Reads only."""
+    """Return whether `unscale_` was called for this optimizer since the last update. Changes nothing."""
     state = getattr(scaler, "_per_optimizer_states", {}).get(id(optimizer), {})
     return bool(getattr(state.get("stage"), "value", 0))
 
 
 def torch_found_inf(scaler: Any, optimizer: Any, *, may_wait: bool) -> dict[str, bool]:
-    """What a `torch.amp.GradScaler` found for this optimizer since the last update, by device.
+    """Return, by device, if a `torch.amp.GradScaler` found inf or NaN for this optimizer since the last update.
 
     Args:
         may_wait: take it from a device that has to be waited for; otherwise such devices are left out.
@@ -75,7 +75,7 @@ def torch_found_inf(scaler: Any, optimizer: Any, *, may_wait: bool) -> dict[str,
 
 
 def found_inf_riders(scaler: Any, optimizer: Any, found: dict[str, bool]) -> Riders:
-    """What fills `found` as `torch_found_inf` does: at once from the CPU, from devices with what is fetched next."""
+    """Fill `found` as `torch_found_inf` does: at once from the CPU; returned are riders that fill it from devices."""
     states = getattr(scaler, "_per_optimizer_states", {})
     waiting: Mapping[torch.device, Any] = states.get(id(optimizer), {}).get("found_inf_per_device", {})
     found |= torch_found_inf(scaler, optimizer, may_wait=False)
@@ -90,7 +90,7 @@ def found_inf_riders(scaler: Any, optimizer: Any, found: dict[str, bool]) -> Rid
 
 
 def found_nothing(update: ScaledUpdate) -> dict[str, bool]:
-    """What torch's own scaler is going to find in gradients that are finite. Empty: who knows.
+    """Predict what torch's own scaler will find in gradients that are finite. Empty: it cannot be told.
 
     A scaler of another class may ask other ranks, or the device, and so do its kernels for a DTensor.
     """
@@ -100,12 +100,12 @@ def found_nothing(update: ScaledUpdate) -> dict[str, bool]:
 
 
 def gradients_of(optimizer: Any) -> Gradients:
-    """(parameter, its .grad) of every parameter of an optimizer that has one."""
+    """Return (parameter, its .grad) of every parameter of an optimizer that has one."""
     return Gradients.of(parameters_of(optimizer))
 
 
 def parameters_of(optimizer: Any) -> list[torch.Tensor]:
-    """All parameters of an optimizer."""
+    """Return all parameters of an optimizer, group by group."""
     found: list[torch.Tensor] = []
     for group in optimizer.param_groups:
         found += group["params"]
@@ -113,5 +113,5 @@ def parameters_of(optimizer: Any) -> list[torch.Tensor]:
 
 
 def devices_of(gradients: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> set[str]:
-    """Where gradients lie."""
+    """Return the devices that gradients lie on."""
     return {str(values.device) for _, gradient in gradients if (values := local(gradient)) is not None}

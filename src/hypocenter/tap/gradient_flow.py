@@ -24,7 +24,7 @@ class GradientFlow:
         self._storages: set[int] = set()
 
     def start(self, seeds: Iterable[torch.Tensor | None]) -> None:
-        """A backward begins.
+        """Begin to follow a backward.
 
         Args:
             seeds: the gradients that it starts from; None for one that torch makes, as the next operation.
@@ -33,12 +33,12 @@ class GradientFlow:
         self._storages = {storage_key(seed) for seed in seeds if seed is not None}
 
     def end(self) -> None:
-        """It is over."""
+        """Stop following: the backward is over."""
         self.is_told = False
         self._storages.clear()
 
     def note(self, name: str, read: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
-        """Whether the results of an operator that has run now descend from the gradient.
+        """Return whether the results of an operator that has run now descend from the first gradient, and note it.
 
         Args:
             name: of the operator, without namespace and overload.

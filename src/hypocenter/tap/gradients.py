@@ -22,7 +22,7 @@ PLAIN_TYPES = frozenset((torch.Tensor, torch.nn.Parameter))  # which have nothin
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The dense values that are on this rank: the local shard of a DTensor, the values of a sparse tensor.
+    """Return the dense values on this rank: the local shard of a DTensor, the values of a sparse tensor.
 
     None for what has no values here (meta tensors, empty ones, unknown layouts). To be read only: what needs no
     gradient comes back as it is.
@@ -42,7 +42,7 @@ def local(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def are_plain(tensors: Sequence[torch.Tensor]) -> bool:
-    """Whether `local` would give each of these back with the values that it has: a few passes instead of many calls."""
+    """Return whether `local` would return each as it is, in a few passes over all in place of many calls."""
     return (
         PLAIN_TYPES.issuperset(map(type, tensors))
         and all(
@@ -68,7 +68,7 @@ class Gradients(Sequence[tuple[torch.Tensor, torch.Tensor]]):
 
     @classmethod
     def of(cls, parameters: Sequence[torch.Tensor]) -> Gradients:
-        """What is in `.grad` of these parameters, of those that have one."""
+        """Return the gradients in `.grad` of those of these parameters that have one."""
         found = list(map(_GRAD, parameters))
         if any(map(operator.is_, found, itertools.repeat(None))):
             parameters = [p for p, g in zip(parameters, found, strict=True) if g is not None]
@@ -117,7 +117,7 @@ class NormReader:
             begin = end
 
     def fits(self, tensors: Sequence[torch.Tensor]) -> bool:
-        """Whether these look as plain as the first ones were. Sizes are looked at when they are read."""
+        """Return whether these look as plain as the first ones were. Sizes are looked at only when they are read."""
         return (
             PLAIN_TYPES.issuperset(map(type, tensors))
             and set(map(_LAYOUT, tensors)) == _STRIDED
@@ -125,7 +125,7 @@ class NormReader:
         )
 
     def read(self, tensors: Sequence[torch.Tensor]) -> list[float]:
-        """The norms, those of small tensors in float64.
+        """Return the norms, those of small tensors in float64.
 
         Raises:
             TypeError, RuntimeError, ValueError: these are of other sizes than the first ones, or on other devices.
@@ -159,7 +159,7 @@ _kept = threading.local()
 
 
 def _wide() -> NDArray[np.float64]:
-    """Room for one row, of this thread: to have it made and taken back at each step costs more than what it is for."""
+    """Return this thread's room for one row: to make it anew at each step would cost more than its use."""
     found: NDArray[np.float64] | None = getattr(_kept, "wide", None)
     if found is None:
         found = _kept.wide = np.empty(ROW + SMALL)
@@ -167,7 +167,7 @@ def _wide() -> NDArray[np.float64]:
 
 
 class _NoGrad:
-    """As `torch.no_grad()`, of which a step would notice how many functions it is made of."""
+    """Does what `torch.no_grad()` does, with fewer Python functions: a step would notice those."""
 
     __slots__ = ("_was_on",)
 
@@ -180,7 +180,7 @@ class _NoGrad:
 
 
 def read_norms(tensors: Sequence[torch.Tensor]) -> list[float] | None:
-    """L2 norms of tensors on the CPU, those of small ones in float64; None if some are on another device.
+    """Return L2 norms of tensors on the CPU, of small ones in float64; None if some are on another device.
 
     Args:
         tensors: dense, with at least one element each.
@@ -189,7 +189,7 @@ def read_norms(tensors: Sequence[torch.Tensor]) -> list[float] | None:
 
 
 def norms(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """L2 norms in float32 (0-d, on their device), one per tensor; nothing is transferred.
+    """Return L2 norms in float32 (0-d, on their device), one per tensor; nothing is transferred.
 
     A norm may overflow to inf although every element is finite (above 1.8e19 each, sqrt of float32's largest): a
     non-finite norm is a reason to look, not a verdict.
@@ -216,7 +216,7 @@ def _norms_of_one_kind(group: list[torch.Tensor], dtype: torch.dtype) -> list[to
 
 
 def to_host(scalars: Sequence[torch.Tensor]) -> list[float]:
-    """0-d tensors of any device as floats: one transfer per device."""
+    """Bring 0-d tensors of any device to the host as floats, with one transfer per device."""
     if len({scalar.device for scalar in scalars}) == 1:
         return to_vector(scalars).tolist()
     by_device: dict[torch.device, list[int]] = {}
@@ -230,7 +230,7 @@ def to_host(scalars: Sequence[torch.Tensor]) -> list[float]:
 
 
 def to_vector(scalars: Sequence[torch.Tensor]) -> torch.Tensor:
-    """0-d tensors of one device as one vector in float32, on that device."""
+    """Return 0-d tensors of one device as one vector in float32, on that device."""
     return torch.stack(list(map(_as_scalar, scalars)))
 
 
@@ -243,7 +243,7 @@ def _as_scalar(scalar: torch.Tensor) -> torch.Tensor:
 def to_host_with(
     scalars: Sequence[torch.Tensor], vectors: Sequence[torch.Tensor]
 ) -> tuple[list[float], list[list[float]]]:
-    """0-d tensors and float32 vectors, of any device: still one transfer per device."""
+    """Bring 0-d tensors and float32 vectors of any device to the host, still with one transfer per device."""
     if not vectors:
         return to_host(scalars), []
     by_device: dict[torch.device, tuple[list[int], list[int]]] = {}
@@ -264,5 +264,5 @@ def to_host_with(
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
-    """Whether every element is finite. Synchronises: only for a tensor that is already under suspicion."""
+    """Return whether every element is finite. Synchronises: only for a tensor that is already under suspicion."""
     return bool(torch.isfinite(tensor).all())

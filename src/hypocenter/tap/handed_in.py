@@ -18,18 +18,18 @@ Held = tuple[torch.nn.Module, Any]
 
 
 def holders_in(module: torch.nn.Module) -> list[torch.nn.Module]:
-    """The modules that are handed their input in the attribute."""
+    """Return the modules that are handed their input in the attribute."""
     return [part for part in module.modules() if _ATTRIBUTE in part.__dict__]
 
 
 def held_by(holders: Sequence[torch.nn.Module]) -> list[Held]:
-    """What they hold now: references only."""
+    """Return (module, input) for what the modules hold now; only references are kept."""
     return [(module, value) for module in holders if (value := module.__dict__.get(_ATTRIBUTE)) is not None]
 
 
 @contextlib.contextmanager
 def handed_in(held: Sequence[Held]) -> Generator[None, None, None]:
-    """Put it there again, cut off from the run's own graph; afterwards the modules hold what they held before."""
+    """Put inputs back for this context, cut off from the run's graph; then modules hold what they held before."""
     before = [(module, module.__dict__.get(_ATTRIBUTE)) for module, _ in held]
     try:
         for module, value in held:

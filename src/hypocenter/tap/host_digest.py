@@ -23,13 +23,13 @@ MOST_BYTES = ROW * WORD  # of what one digest is taken of in one piece
 
 
 def host_digest(tensor: Tensor) -> int | None:
-    """The digest, or None for a tensor that is elsewhere, larger than 256 KiB, or of another kind."""
+    """Return the digest; None for a tensor that is elsewhere, larger than 256 KiB, or of another kind."""
     values = host_values(tensor)
     return digest(values.view(np.uint8)) if values is not None and values.nbytes <= MOST_BYTES else None
 
 
 def host_values(tensor: Tensor) -> NDArray[Any] | None:
-    """All values in a row, as they lie on the host; None where NumPy cannot read them there. Valid as `bytes_of` is."""
+    """Return all values in a row, as they lie on the host, or None. They are valid as long as the tensor is."""
     if type(tensor) is not Tensor or (kind := _IN_NUMPY.get(tensor.dtype)) is None or tensor.device != _HOSTS:
         return None
     if tensor.layout is not torch.strided or not tensor.numel() or not tensor.is_contiguous():

@@ -15,14 +15,14 @@ Bytes: TypeAlias = np.ndarray[tuple[int], np.dtype[np.uint8]]
 
 
 def bytes_of(tensor: Tensor) -> Bytes:
-    """Of a contiguous, dense tensor of the host with at least one element. Valid as long as the tensor is."""
+    """Return the bytes of a contiguous, dense, non-empty tensor on the host. Valid as long as the tensor is."""
     n_bytes = tensor.numel() * tensor.element_size()
     memory: Any = (ctypes.c_ubyte * n_bytes).from_address(tensor.data_ptr())
     return np.frombuffer(memory, dtype=np.uint8)
 
 
 def is_there(tensor: Tensor) -> bool:
-    """Whether the storage holds what the tensor shows: FSDP takes the memory of a parameter away between its uses."""
+    """Return whether the storage holds the tensor's elements: FSDP takes a parameter's memory away between uses."""
     if not tensor.numel():
         return True
     if tensor.is_contiguous():

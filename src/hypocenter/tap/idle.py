@@ -12,7 +12,7 @@ PAUSE_S = 0.01  # between two questions
 
 
 def are_idle(devices: Iterable[torch.device], within_s: float, now: Callable[[], float] = time.monotonic) -> bool:
-    """Whether what was queued on these devices is done, or will be in time. The host is always.
+    """Return whether what was queued on these devices is done, or will be in time. The host always is.
 
     Raises:
         RuntimeError: a device gives no more results.
@@ -29,7 +29,7 @@ def are_idle(devices: Iterable[torch.device], within_s: float, now: Callable[[],
 
 
 def _recorded(device: torch.device) -> list[Any]:
-    """An event behind all that was queued on a device's current stream; none where the device has no events."""
+    """Record an event behind all that is queued on a device's stream; none where the device has no events."""
     backend: Any = getattr(torch, device.type, None)
     make = getattr(backend, "Event", None)
     if make is None:

@@ -19,7 +19,7 @@ class LeftOut:
 
 
 def before_write(written: Sequence[torch.Tensor]) -> dict[int, torch.Tensor | LeftOut]:
-    """Copies of what an op is about to change in place, by id."""
+    """Copy what an op is about to change in place; return the copies by the tensor's id."""
     return {
         id(t): t.detach().clone() if t.numel() == 0 or 0 < n_bytes(t) <= CAPTURE_BYTES else LeftOut(n_bytes(t))
         for t in written
@@ -27,7 +27,7 @@ def before_write(written: Sequence[torch.Tensor]) -> dict[int, torch.Tensor | Le
 
 
 def detached(value: Any, captured: Mapping[int, torch.Tensor | LeftOut]) -> Any:
-    """The arguments as they were before the op ran, off the autograd graph; for what is too large a `LeftOut`."""
+    """Return the arguments as they were before the op ran, off the graph; a `LeftOut` for what is too large."""
     if isinstance(value, torch.Tensor):
         kept = captured.get(id(value))
         if kept is not None:
@@ -41,7 +41,7 @@ def detached(value: Any, captured: Mapping[int, torch.Tensor | LeftOut]) -> Any:
 
 
 def largest_left_out(value: Any) -> LeftOut | None:
-    """The largest that is not among these arguments; None: all are there."""
+    """Return the largest argument that was left out; None if all are there."""
     if isinstance(value, LeftOut):
         return value
     items = value.values() if isinstance(value, dict) else value if isinstance(value, (list, tuple)) else ()
@@ -50,5 +50,5 @@ def largest_left_out(value: Any) -> LeftOut | None:
 
 
 def n_bytes(tensor: torch.Tensor) -> int:
-    """Of a dense tensor's elements; 0 for others."""
+    """Return the bytes of a dense tensor's elements; 0 for other layouts."""
     return tensor.numel() * tensor.element_size() if tensor.layout == torch.strided else 0

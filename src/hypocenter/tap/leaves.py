@@ -20,7 +20,7 @@ _OPAQUE = (str, bytes, int, float, complex, bool, type(None), type, ModuleType, 
 
 
 class TrainableLeaves:
-    """Gives each of them a name in the session's map of names, at the first backward that it is seen in.
+    """Gives trainable leaves a name in the session's map of names, at the first backward that they are seen in.
 
     A leaf is a parameter if it was there in the first step that had any, or is there in a second one: an input that is
     asked for its gradient is a new tensor each time.
@@ -33,7 +33,7 @@ class TrainableLeaves:
         self._met: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
 
     def look(self, leaves: Iterable[torch.Tensor], step: int, frame: FrameType | None) -> None:
-        """Name those that are parameters and have no name.
+        """Name the leaves that are parameters and have no name yet.
 
         Args:
             leaves: that the micro-batch has computed with.
@@ -68,7 +68,7 @@ class TrainableLeaves:
 
 
 def variables(wanted: Sequence[torch.Tensor], frame: FrameType | None) -> dict[int, str]:
-    """id of a tensor -> what the innermost code outside of libraries that has it calls it."""
+    """Return, by a tensor's id, what the innermost code outside of libraries that has the tensor calls it."""
     missing = {id(tensor) for tensor in wanted}
     found: dict[int, str] = {}
     while frame is not None and missing:
@@ -83,7 +83,7 @@ def variables(wanted: Sequence[torch.Tensor], frame: FrameType | None) -> dict[i
 
 
 class _Search:
-    """Through variables, what they hold, and what that holds; the first name in the order of the program counts."""
+    """A search through variables and what they hold; the first name in the order of the program counts."""
 
     def __init__(self, wanted: set[int]) -> None:
         self.found: dict[int, str] = {}

@@ -27,12 +27,12 @@ class Lent:
     tensor: torch.Tensor
 
     def of(self, made_of: Callable[[torch.Tensor], torch.Tensor]) -> Lent:
-        """The same with another tensor."""
+        """Return the same place with another tensor, made of this one."""
         return replace(self, tensor=made_of(self.tensor))
 
 
 def lent_to(root: torch.nn.Module, frame: FrameType | None) -> list[Lent]:
-    """What the module that is being called was lent.
+    """Return the tensors that the module that is being called was lent; none without a lender.
 
     Args:
         root: that is called.
@@ -56,7 +56,7 @@ def lent_to(root: torch.nn.Module, frame: FrameType | None) -> list[Lent]:
 
 @contextlib.contextmanager
 def lending(lent: Sequence[Lent]) -> Generator[None, None, None]:
-    """Inside the block the modules have these tensors."""
+    """Lend the modules these tensors inside the block."""
     own = [getattr(each.module, each.kind)[each.key] for each in lent]
     try:
         for each in lent:

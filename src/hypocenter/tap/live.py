@@ -25,7 +25,7 @@ class LiveMode:
         self.given_up = False
 
     def enter(self) -> None:
-        """Switch on, if no other dispatch mode is active."""
+        """Switch the mode on, if no other dispatch mode is active."""
         if self._is_on or self.given_up:
             return
         if _get_current_dispatch_mode_stack():
@@ -44,7 +44,7 @@ class LiveMode:
         return asks is not None and bool(asks())
 
     def leave(self) -> None:
-        """Switch off."""
+        """Switch the mode off."""
         if not self._is_on:
             return
         self._is_on = False

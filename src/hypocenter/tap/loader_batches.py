@@ -61,7 +61,7 @@ class Handed:
 
 @dataclass(slots=True)
 class _Passes:
-    """Of one random sampler."""
+    """The passes of one random sampler over its data."""
 
     run: Any = None  # what draws in this pass
     now: list[int] = field(default_factory=list)  # hashes of its first batches
@@ -70,7 +70,7 @@ class _Passes:
     n_repeats: int = 0
 
     def begin(self, run: Any) -> None:
-        """A new pass."""
+        """Begin a new pass, and count how often passes in a row had the same order."""
         n = min(len(self.now), len(self.before))
         if n and self.n_samples >= FEWEST:
             self.n_repeats = self.n_repeats + 1 if self.now[:n] == self.before[:n] else 0
@@ -125,7 +125,7 @@ class LoaderBatches:
         return undo
 
     def of(self, candidates: Sequence[torch.Tensor]) -> FromLoader | None:
-        """What is known of the first of these tensors that a loader has handed out just so."""
+        """Return what is known of the first of these tensors that a loader has handed out unchanged; else None."""
         for ref, version, given in self._given:
             tensor = ref()
             if tensor is not None and any(tensor is each for each in candidates) and version_of(tensor) == version:
@@ -133,7 +133,7 @@ class LoaderBatches:
         return None
 
     def _follow(self, iterator: Any, indices: Any) -> None:
-        """One more batch of indices is drawn: does this pass go on as the one before?"""
+        """Note that one more batch of indices is drawn, to compare this pass with the one before."""
         sampler = _sampler(iterator)
         if not isinstance(sampler, _RANDOM) or not getattr(sampler, "shuffle", True):
             return
@@ -185,11 +185,11 @@ class LoaderBatches:
 
 
 def _sampler(iterator: Any) -> Any:
-    """What draws the samples of a loader."""
+    """Return what draws the samples of a loader; None if it has none."""
     return getattr(getattr(iterator, "_index_sampler", None), "sampler", None)
 
 
 def _size(iterator: Any) -> int:
-    """Samples that the sampler of a loader goes through in a pass; 0: it does not tell."""
+    """Return how many samples the loader's sampler has in a pass; 0 if it does not tell."""
     sampler = _sampler(iterator)
     return len(sampler.data_source) if isinstance(sampler, SequentialSampler) else 0

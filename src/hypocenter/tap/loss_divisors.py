@@ -22,7 +22,7 @@ _NEAR = 1e-6  # relative
 
 
 def n_divisions(tape: Tape, slot: int, by: int) -> int:
-    """How many operations one after the other divide by that number what is in a slot of the tape."""
+    """Count the operations in a row that divide a value on the tape by that number."""
     n = 0
     while (event := tape.maker(slot)) is not None and event.module is None:
         name, inputs = _name(event), _inputs(event)
@@ -44,7 +44,7 @@ def _is_by(event: Event, name: str, by: int) -> bool:
 
 
 def _is_sum_of(tape: Tape, slot: int, n: int) -> bool:
-    """Whether it may be a sum of so many terms."""
+    """Return whether a value may be a sum of so many terms."""
     event = tape.maker(slot)
     if event is None:
         return True
@@ -67,6 +67,6 @@ def _name(event: Event) -> str:
 
 
 def _inputs(event: Event) -> list[int]:
-    """Slots among the first arguments of an operation on two values."""
+    """Return the slots among the first two arguments of an operation."""
     found: list[Any] = [PLACEHOLDERS.number(each) for each in event.args[:2] if isinstance(each, Tensor)]
     return [each for each in found if each is not None]

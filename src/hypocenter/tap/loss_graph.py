@@ -18,7 +18,7 @@ _SAME = frozenset({
 
 
 def multiplier(root: torch.Tensor) -> float | None:
-    """The largest product of numbers that the loss is multiplied by on one way into `root`; 1.0 for none.
+    """Return the largest product of numbers that the loss is multiplied by on a way into `root`; 1.0 for none.
 
     None when it cannot be told: a seed or a hook, an operation of the user's own making or a compiled one on the way,
     or a graph that is too large. Reads values that autograd has saved, so it must be called before `backward`; where
@@ -51,7 +51,7 @@ def multiplier(root: torch.Tensor) -> float | None:
 
 
 def _is_single(node: Any) -> bool:
-    """Whether what it returned was one number, as far as can be known."""
+    """Return whether what a node returned was one number, as far as can be known."""
     try:
         return all(math.prod(entry.shape) == 1 for entry in node._input_metadata)
     except (AttributeError, RuntimeError):
@@ -59,7 +59,7 @@ def _is_single(node: Any) -> bool:
 
 
 def _saved_number(node: Any) -> float | None:
-    """The one number that a product was formed with; None for two tensors of several elements, or learned ones."""
+    """Return the one number that a product was formed with; None for two larger tensors, or learned ones."""
     for attribute in ("_saved_other", "_saved_self"):
         saved = getattr(node, attribute, None)
         if isinstance(saved, torch.Tensor) and saved.numel() == 1 and not saved.requires_grad:

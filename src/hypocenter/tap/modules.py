@@ -45,10 +45,10 @@ _functorch_level: Callable[[], object] = torch._C._functorch.peek_interpreter_st
 
 
 class Keep(Protocol):
-    """Gets every value that is read, while it is there (level `tensors`), but not a recompute's: they are not new."""
+    """Is given every value that is read (level `tensors`), while it is there, except those of a recompute."""
 
     def keep(self, site: Site, port: str, call: int, microbatch: int, tensor: Tensor) -> None:
-        """Copy what is to be kept; the tensor may change or go at once. Must not raise."""
+        """Copy what is to be kept, as the tensor may change or go at once. Must not raise."""
         ...
 
 
@@ -116,7 +116,7 @@ class ModuleTap:
         self._warned: set[str] = set()
 
     def attach(self) -> Callable[[], None]:
-        """Hear of every module call; call the result to end it. Set `enabled` to start."""
+        """Listen to every module call; returns the undo. Set `enabled` to start."""
         for each in (ModuleTap._begin, ModuleTap._end, *BESIDE_TORCH):
             never_compile(each)
         calls = OwnFrame(nn.Module._wrapped_call_impl, self._begin)
@@ -130,7 +130,7 @@ class ModuleTap:
         return undo
 
     def collect(self, step: int) -> list[Reading]:
-        """Everything read since the last call, in execution order, as readings of `step`. Waits once for the device."""
+        """Return all that was read since the last call, in execution order, as readings of `step`. Waits once."""
         pending, self._pending = self._pending, []
         self._n_open = 0
         self._forget()
@@ -151,7 +151,7 @@ class ModuleTap:
         self._sites.forget_calls()
 
     def frames(self) -> tuple[Frame, ...]:
-        """The last `config.frames` module calls that were collected, oldest first."""
+        """Return the last `config.frames` module calls that were collected, oldest first."""
         return frames_of([reading for readings in self._recent for reading in readings], self._n_frames)
 
     def _begin(self, module: nn.Module, args: Any, kwargs: Any) -> Callable[[Any], None] | None:
@@ -234,7 +234,7 @@ class ModuleTap:
             site.has_grad_hooks = site.has_grad_hooks or not recompute
 
     def _known(self, tensor: Tensor) -> _Seen | None:
-        """What is known of this very tensor, if it was seen before and was not written to since.
+        """Return what is known of this very tensor, if it was seen and was not written to since; else None.
 
         The object is compared, not its address: freed memory is used again within the step, in backward all the time.
         """
@@ -304,7 +304,7 @@ class ModuleTap:
 
 
 def _items(value: Any) -> Iterable[tuple[Any, Any]]:
-    """What a module gave back, one level down, so that ports read out[0], out[logits]."""
+    """Yield (key, value) of what a module returned, one level down, so that ports read out[0], out[logits]."""
     if type(value) in (tuple, list):
         return enumerate(value)
     return [(port[1:-1], tensor) for port, tensor in flatten(value)[:MAX_PORTS]]
@@ -334,7 +334,7 @@ def _version(tensor: Tensor) -> int:
 
 
 class _ModuleSites(Sites):
-    """Also of compiled modules, which are wrappers."""
+    """Knows the sites of modules, also of compiled ones, which are wrappers."""
 
     def __init__(self, names: NameMap, config: Config) -> None:
         super().__init__(names)

@@ -38,7 +38,7 @@ _attribute_of: weakref.WeakKeyDictionary[type, str] = weakref.WeakKeyDictionary(
 
 
 def wrapped_attribute(module: nn.Module) -> str:
-    """The attribute under which a wrapper holds the user's module; "" for any other module, whatever its children."""
+    """Return the attribute under which a wrapper holds the user's module; "" if the module is no wrapper."""
     kind = type(module)
     name = _attribute_of.get(kind)
     if name is None:
@@ -49,12 +49,12 @@ def wrapped_attribute(module: nn.Module) -> str:
 
 
 def child_of(module: nn.Module, name: str) -> nn.Module | None:
-    """The child of this name. The children of a ScriptModule are in a mapping that has no `get`."""
+    """Return the child of this name, or None. A ScriptModule's children are in a mapping without `get`."""
     return module._modules[name] if name in module._modules else None  # noqa: SIM401
 
 
 def unwrap(module: nn.Module) -> nn.Module:
-    """The user's module inside any number of wrappers; the module itself if it is none."""
+    """Return the user's module inside any number of wrappers; the module itself if it is none."""
     for _ in range(16):  # a wrapper that wraps itself would be an endless loop
         inner = child_of(module, wrapped_attribute(module))
         if inner is None:
@@ -64,7 +64,7 @@ def unwrap(module: nn.Module) -> nn.Module:
 
 
 def class_name(module: nn.Module) -> str:
-    """The user's class name: FSDP2 swaps `Net` for a made-up `FSDPNet`."""
+    """Return the user's class name: FSDP2 swaps `Net` for a made-up `FSDPNet`."""
     kind = type(module)
     swapped = kind.__name__.startswith("FSDP") and any(base.__name__ == "FSDPModule" for base in kind.__bases__)
     return kind.__name__[len("FSDP") :] if swapped else kind.__name__
@@ -151,7 +151,7 @@ class NameMap:
         self._invalidate()
 
     def variables(self) -> frozenset[str]:
-        """Of the roots so far: no other model is to be called so."""
+        """Return the variables that hold the roots so far: no other model is to get such a name."""
         return frozenset(root.variable for root in self._roots)
 
     def add_tensor(self, tensor: Tensor, name: str) -> None:
@@ -165,7 +165,7 @@ class NameMap:
         self._is_stale = True
 
     def modules(self) -> list[tuple[str, nn.Module]]:
-        """(first name, module) of everything below the roots, in the models' own order."""
+        """Return (first name, module) of everything below the roots, in the models' own order."""
         self._refresh_if_moved()
         live = [(entry.names[0], entry.thing()) for entry in self._modules.values()]
         return [(name, module) for name, module in live if isinstance(module, nn.Module)]
@@ -177,7 +177,7 @@ class NameMap:
                 self._invalidate()
 
     def roots(self) -> list[nn.Module]:
-        """The live roots, not unwrapped."""
+        """Return the roots that are alive, not unwrapped."""
         return [module for root in self._roots if (module := root.module()) is not None]
 
     def close(self) -> None:
@@ -187,33 +187,33 @@ class NameMap:
             self._undo = None
 
     def module_name(self, module: nn.Module) -> str | None:
-        """The first name of a module: "" for a root, None outside all roots, a wrapper's is that of what it wraps."""
+        """Return a module's first name: "" for a root, None outside all; a wrapper's is that of what it wraps."""
         return _first(self.module_names(module))
 
     def module_names(self, module: nn.Module) -> tuple[str, ...]:
-        """All names of a module that is used at several places, in the model's own order."""
+        """Return all names of a module that is used at several places, in the model's own order."""
         return self._look_up("_modules", module)
 
     def param_name(self, param: Tensor) -> str | None:
-        """The first name of a parameter, None when it belongs to no root."""
+        """Return the first name of a parameter; None when it belongs to no root."""
         return _first(self.param_names(param))
 
     def param_names(self, param: Tensor) -> tuple[str, ...]:
-        """All names of a (tied) parameter, also of one that lies in a flat parameter of FSDP1."""
+        """Return all names of a (tied) parameter, also of one that lies in a flat parameter of FSDP1."""
         return self._look_up("_originals" if id(param) in self._originals else "_params", param)
 
     def buffer_name(self, buffer: Tensor) -> str | None:
-        """The first name of a buffer, None when it belongs to no root."""
+        """Return the first name of a buffer; None when it belongs to no root."""
         return _first(self._look_up("_buffers", buffer))
 
     def parameters(self) -> list[tuple[str, nn.Parameter]]:
-        """What `named_parameters()` of the unwrapped models gives: each parameter once, under its first name."""
+        """Return what `named_parameters()` of the unwrapped models gives: each once, under its first name."""
         self._refresh_if_moved()
         live = [(entry.names[0], entry.thing()) for entry in self._params.values()]
         return [(name, param) for name, param in live if isinstance(param, Tensor)]  # type: ignore[misc]
 
     def buffers(self) -> list[tuple[str, Tensor]]:
-        """What `named_buffers()` of the unwrapped models gives."""
+        """Return what `named_buffers()` of the unwrapped models gives."""
         self._refresh_if_moved()
         live = [(entry.names[0], entry.thing()) for entry in self._buffers.values()]
         return [(name, buffer) for name, buffer in live if isinstance(buffer, Tensor)]
@@ -238,7 +238,7 @@ class NameMap:
         self.generation += 1
 
     def _refresh_if_moved(self) -> None:
-        """Also see what no registration hook tells: `.to()`, `Sequential.insert`, `del model.layer`."""
+        """Refresh the names also after changes that no registration hook tells: `.to()`, `del model.layer`."""
         self._refresh_if_stale()
         if any((module := ref()) is None or _layout_of(module) != layout for ref, layout in self._layout):
             self._invalidate()
@@ -311,7 +311,7 @@ class NameMap:
 
 
 def walk(module: nn.Module, name: str = "") -> Iterator[tuple[str, nn.Module]]:
-    """(name, module) in the order of `named_modules()`, shared ones once per name; wrappers add nothing to the name."""
+    """Yield (name, module) as `named_modules()` does, shared ones once per name; wrappers add nothing to names."""
     yield from _walk(module, name, set(), {})
 
 
@@ -354,7 +354,7 @@ def _layout_of(module: nn.Module) -> tuple[int, ...]:
 
 
 def _chunks(roots: Sequence[nn.Module]) -> set[int]:
-    """Ids of the roots that are pieces of one model: one class, numbered layers, and no parameter of the same name."""
+    """Return ids of roots that are pieces of one model: same class, numbered layers, different parameter names."""
     if len(roots) < 2 or len({class_name(unwrap(root)) for root in roots}) > 1:
         return set()
     if not all(has_numbered_layers(root) for root in roots):

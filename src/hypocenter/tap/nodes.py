@@ -59,7 +59,7 @@ class Unseen:
 
 
 def nonfinite_bits(tensor: torch.Tensor) -> int:
-    """Which kinds of non-finite values a tensor holds. One reduction if it is clean."""
+    """Return which kinds of non-finite values a tensor holds, as bits. One reduction if it is clean."""
     values = local(tensor)
     if values is None:
         return 0

@@ -11,13 +11,13 @@ from torch import nn
 
 
 def layer_number(module: nn.Module) -> int | None:
-    """The number that a module itself carries; None for none."""
+    """Return the number that a module itself carries; None for none."""
     number = module.__dict__.get("layer_number")
     return number if isinstance(number, int) and not isinstance(number, bool) else None
 
 
 def offset_of(container: nn.Module) -> int:
-    """What to add to the places in a list of layers to have their places in the model; 0 for anything else.
+    """Return what turns the places in a list of layers into their places in the model; 0 for anything else.
 
     All members must carry numbers, those numbers must rise as the places do, and there must be other ranks: without
     them nothing is elsewhere, and a number that differs from the place means something else.
@@ -33,11 +33,11 @@ def offset_of(container: nn.Module) -> int:
 
 
 def has_numbered_layers(module: nn.Module) -> bool:
-    """Whether there is a list of numbered layers somewhere in it."""
+    """Return whether there is a list of numbered layers somewhere in the module."""
     return any(layer_number(part) is not None for part in module.modules())
 
 
 def is_one_of_many() -> bool:
-    """Whether there are other ranks to wait for."""
+    """Return whether there are other ranks to wait for."""
     distributed = torch.distributed
     return distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1

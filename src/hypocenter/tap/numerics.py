@@ -26,7 +26,7 @@ class _Switch(NamedTuple):
 
 
 def _switches() -> list[_Switch]:
-    """Those that this version of torch has. What sets others along with itself comes first."""
+    """Return the switches that this version of torch has. One that sets others too comes before them."""
     core: Any = torch._C
     names = [("_get_float32_matmul_precision", "_set_float32_matmul_precision")]
     has_precisions = hasattr(core, "_get_fp32_precision_getter")  # torch 2.9; then the older names may raise
@@ -75,7 +75,7 @@ _last = [Numerics(values=())]
 
 
 def capture_numerics() -> Numerics:
-    """The settings now: a few microseconds. The same object as long as nothing changes."""
+    """Read the settings as they are now, in a few microseconds. Returns the same object until something changes."""
     try:
         values = tuple([get() for get in _GETTERS])  # for each operation of loss code: fast
     except RuntimeError:
@@ -88,7 +88,7 @@ def capture_numerics() -> Numerics:
 
 @contextlib.contextmanager
 def numerics_entered(wanted: Numerics | None) -> Generator[None, None, None]:
-    """Run a block under captured settings; None: under those that there are."""
+    """Run a block under captured settings; None: under those that are set."""
     before = capture_numerics()
     if wanted is None or wanted.values == before.values:
         yield

@@ -32,19 +32,19 @@ class OpPlace:
     callers: tuple[tuple[CodeType, int], ...] = ()  # of that line in a replay, the nearest first
 
     def source(self) -> Source | None:
-        """The line with its text."""
+        """Return the line of the program with its text; None where it is not known."""
         if self.code is None:
             return None
         return source_of(self.code.co_filename, self.line, self.code.co_name)
 
     def stack(self) -> tuple[Source, ...]:
-        """The user's lines that led there, the outermost first."""
+        """Return the user's lines that led there, the outermost first."""
         return tuple(source_of(code.co_filename, line, code.co_name) for code, line in reversed(self.callers))
 
 
 @dataclass(frozen=True, slots=True)
 class Outside:
-    """An operation of the user's code, outside of every module, that is done again."""
+    """An operation of the user's code outside of every module, which is replayed."""
 
     code: CodeType | None
     line: int
@@ -88,16 +88,16 @@ class OpContext:
 
     @property
     def site(self) -> str:
-        """The module path now."""
+        """The path of the module that is being called; "loss" outside of all."""
         return self._stack[-1][0] if self._stack else "loss"
 
     @property
     def called(self) -> tuple[str, str] | None:
-        """Name and class of the module that is being called now; None outside of all."""
+        """Name and class of the module that is being called; None outside of all."""
         return self._stack[-1] if self._stack else None
 
     def place(self, op: str) -> OpPlace:
-        """Where the op that is being dispatched runs. Called from a `__torch_dispatch__`."""
+        """Return where the op that is being dispatched runs. Call it from a `__torch_dispatch__`."""
         in_backward = torch._C._current_graph_task_id() not in (-1, self._around)
         node = torch._C._current_autograd_node() if in_backward else None
         if in_backward and not self._stack:
@@ -117,13 +117,13 @@ class OpContext:
         return place
 
     def line(self, frame: FrameType) -> Source | None:
-        """Of the program, that led to this frame."""
+        """Return the line of the program that led to this frame; None where it is not known."""
         found = user_frame(frame, until=self.done_by)
         code, line = (found.f_code, found.f_lineno) if found is not None else self.called_at
         return None if code is None else source_of(code.co_filename, line, code.co_name)
 
     def _callers(self, frame: FrameType) -> tuple[tuple[CodeType, int], ...]:
-        """The user's frames around this one within what is done again, and where the program had called it."""
+        """Return the user's frames around this one within the replay, and the line from which the program called it."""
         found: list[tuple[CodeType, int]] = []
         while len(found) < MOST_CALLERS and (around := user_frame(frame.f_back, until=self.done_by)) is not None:
             found.append((around.f_code, around.f_lineno))
@@ -135,7 +135,7 @@ class OpContext:
         return self._chains.setdefault(key, tuple(found))
 
     def _in_backward(self, node: Any) -> OpPlace:
-        """What Python code does in backward (a hook, a Function of the user) has a line of its own."""
+        """Return the place of an op in backward: its forward op's, or the line of a hook or Function of the user."""
         known = self._forward_of.get(node._sequence_nr()) if node is not None else None
         name = node.name() if node is not None else ""
         frame = _frame_in_backward(sys._getframe(2))
@@ -148,7 +148,7 @@ class OpContext:
 
 
 def _frame_in_backward(frame: FrameType | None) -> FrameType | None:
-    """The user's frame between here and the engine of autograd. None where the engine itself runs the operator."""
+    """Return the user's frame between here and autograd's engine; None where the engine runs the operator itself."""
     while frame is not None and frame.f_code.co_name != "_engine_run_backward":
         if not is_library(frame.f_code.co_filename):
             return frame

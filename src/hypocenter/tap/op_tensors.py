@@ -8,7 +8,7 @@ import torch
 
 
 def tensors_among(*values: Any) -> list[torch.Tensor]:
-    """All tensors in arguments, which nest in lists, tuples and dictionaries only."""
+    """Return all tensors in arguments, which nest in lists, tuples and dictionaries only."""
     found: list[torch.Tensor] = []
     for value in values:
         if isinstance(value, torch.Tensor):
@@ -21,12 +21,12 @@ def tensors_among(*values: Any) -> list[torch.Tensor]:
 
 
 def read_by(args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """The tensors that an operator reads: all but those that it only writes its result to."""
+    """Return the tensors that an operator reads: all but those that it only writes its result to."""
     return tensors_among(args, {key: value for key, value in kwargs.items() if key != "out"})
 
 
 def storage_key(tensor: torch.Tensor) -> int:
-    """Tells storages apart while they live; 0 for a tensor without one."""
+    """Return a number that tells storages apart while they live; 0 for a tensor without a storage."""
     try:
         return tensor.untyped_storage()._cdata if tensor.device.type != "meta" else 0
     except (NotImplementedError, RuntimeError):

@@ -31,13 +31,13 @@ class OperatorCalls:
         self._first: tuple[int, int] | None = None
 
     def is_first(self, step: int, microbatch: int) -> bool:
-        """Whether it is the micro-batch whose calls are noted: the first that is asked for."""
+        """Return whether this is the micro-batch whose calls are noted: the first one that is asked about."""
         if self._first is None:
             self._first = step, microbatch
         return self._first == (step, microbatch)
 
     def note(self, func: Any, args: Any, kwargs: Any, place: OpPlace) -> None:
-        """An operator was called there. Views and backward compute nothing of their own."""
+        """Note that an operator was called at a place. Views and backward are left out: they compute nothing new."""
         if place.phase not in ("forward", "loss") or place.recompute or len(self.calls) >= MAX_CALLS:
             return
         site = "" if place.site == _LOSS and place.phase == "loss" else place.site
@@ -49,7 +49,7 @@ class OperatorCalls:
 
 
 class CallsMode(Mode):
-    """Notes calls of a replay, and changes nothing."""
+    """A mode that notes the calls of a replay, and changes nothing."""
 
     def __init__(self, context: OpContext) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class CallsMode(Mode):
         self.noted = OperatorCalls()
 
     def restart(self) -> None:
-        """From the beginning: the first try was impossible."""
+        """Start from the beginning, as the first try to replay was impossible."""
         self.noted = OperatorCalls()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -70,12 +70,12 @@ class CallsMode(Mode):
 
 @functools.lru_cache(maxsize=4096)
 def is_silent(func: Any) -> bool:
-    """Whether an operator computes nothing: views, memory that is only reserved."""
+    """Return whether an operator computes nothing: views, memory that is only reserved."""
     return is_view(func) or "empty" in func.__name__
 
 
 def _constants(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
-    """What is no tensor, no size and no place: numbers, flags, words, formats, by the names of the schema."""
+    """Return arguments that are no tensor, size or place (numbers, flags, words, formats), by the schema's names."""
     found: dict[str, Any] = {}
     for index, name, usual in _named(func):
         value = _plain(args[index] if index is not None and index < len(args) else kwargs.get(name, usual))
@@ -86,7 +86,7 @@ def _constants(func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=4096)
 def _named(func: Any) -> tuple[tuple[int | None, str, Any], ...]:
-    """Position, name and default of each argument that is no size: of batches of other lengths these differ rightly."""
+    """Return position, name and default of the arguments that are no sizes: those differ rightly between batches."""
     sizes = set(re.findall(r"SymInt\S* (\w+)", str(getattr(func, "_schema", ""))))
     return tuple(
         (None if argument.kwarg_only else index, argument.name, argument.default_value)

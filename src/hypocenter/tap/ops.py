@@ -84,7 +84,7 @@ class OpTap(Mode):
             )
 
     def collect(self, step: int, *, replay: bool = False) -> list[Reading]:
-        """The readings of the step; one device-to-host transfer."""
+        """Return the readings of the step; takes one device-to-host transfer."""
         summaries = self._reducer.drain()
         rows, self._rows = self._rows, []
         return [

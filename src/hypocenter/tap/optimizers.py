@@ -11,14 +11,14 @@ import torch
 
 
 class Optimizers:
-    """Held weakly: programs that make an optimizer for each task must not keep them all. By id: not all have a hash."""
+    """The optimizers by id (not all have a hash), held weakly: programs that make many must not keep them all."""
 
     def __init__(self) -> None:
         self._made: weakref.WeakValueDictionary[int, torch.optim.Optimizer] = weakref.WeakValueDictionary()
         self._has_looked = False
 
     def attach(self, on_made: Callable[[], None]) -> Callable[[], None]:
-        """See optimizers being made; returns the undo.
+        """Watch for optimizers that are made; returns the undo.
 
         Args:
             on_made: told as one is about to be made.
@@ -41,7 +41,7 @@ class Optimizers:
         return undo
 
     def all(self) -> list[torch.optim.Optimizer]:
-        """Those that are there; of those made before anybody listened, what a look through all objects finds, once."""
+        """Return the optimizers that exist; those made before anybody listened are looked for once, in all objects."""
         if not self._has_looked:
             self._has_looked = True
             kind = torch.optim.Optimizer

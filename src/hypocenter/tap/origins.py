@@ -37,7 +37,7 @@ class Origins:
         self._n_marks = self._n_looks = 0
 
     def follow(self, tape: Tape) -> dict[int, Marks]:
-        """Of what each slot of a tape was made; also remembered of the tensors in them."""
+        """Return what each slot of a tape was made of, and remember it of the tensors in the slots."""
         found: dict[int, Marks] = {}
         self._n_looks += 1
         if len(tape.events) > MOST_EVENTS:
@@ -53,7 +53,7 @@ class Origins:
         return found
 
     def given(self, tape: Tape, event: Event) -> Iterator[tuple[Tensor, Marks]]:
-        """What came to an event from outside of its tape, but for what is trained, and what that was made of."""
+        """Yield (tensor, what it was made of) for what an event was given from outside its tape, but for parameters."""
         for external in event.externals:
             originals = tape.originals(external.tensor) or [external.tensor]
             if not any(each.requires_grad or isinstance(each, torch.nn.Parameter) for each in originals):
@@ -71,7 +71,7 @@ class Origins:
 
 
 def _places(event: Event) -> Iterable[Hashable]:
-    """At which numbers of the program a tensor is cut."""
+    """Yield the numbers of the program at which an event cuts a tensor."""
     if getattr(event.function, "__name__", "") == "__getitem__" and len(event.args) > 1:
         places: Any = event.args[1]
         for each in places if isinstance(places, tuple) else (places,):

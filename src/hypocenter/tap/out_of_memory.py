@@ -12,14 +12,14 @@ _IN_WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory",
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether there was no memory left."""
+    """Return whether an error says that there was no memory left."""
     return isinstance(error, (MemoryError, torch.OutOfMemoryError)) or any(
         word in str(error).lower() for word in _IN_WORDS
     )
 
 
 def give_back(error: BaseException) -> None:
-    """Let go of what the functions that this error came out of still hold, and of what the device's cache does."""
+    """Let go of what the functions that raised this error still hold, and of the device's cache."""
     seen: BaseException | None = error
     while seen is not None:
         traceback.clear_frames(seen.__traceback__)  # those that are running are left alone

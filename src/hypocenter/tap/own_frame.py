@@ -40,7 +40,7 @@ _made: WeakKeyDictionary[FunctionType, tuple[CodeType, tuple[str, ...], str, Cod
 def hear(
     owner: Any, name: str, begin: Begin, *, like: Callable[..., Any] | None = None, rebinds: Sequence[str] = ()
 ) -> Callable[[], None]:
-    """Hear of the calls of a function that is an attribute; returns the undo.
+    """Hear calls of a function that is an attribute; returns the undo.
 
     Where no library's function stands there, or its source is missing, a wrapper is put in its place.
 
@@ -64,7 +64,7 @@ def hear(
 
 
 def passed_over(wrapper: Callable[..., Any]) -> Callable[..., Any]:
-    """A wrapper over which the `stacklevel` of a warning passes."""
+    """Mark a wrapper so that the `stacklevel` of a warning passes over it, and return it."""
     assert isinstance(wrapper, FunctionType)
     wrapper.__code__ = wrapper.__code__.replace(co_filename=PASSED_OVER)
     return wrapper
@@ -132,7 +132,7 @@ def _wrap(
 
 @dataclass(slots=True)
 class _Given:
-    """As `inspect.BoundArguments`, of parameters that may all be given by place."""
+    """Bound arguments like those of `inspect.BoundArguments`, of parameters that may all be given by place."""
 
     arguments: dict[str, Any]
 
@@ -148,7 +148,7 @@ class _Given:
 def _binder(
     signature: inspect.Signature,
 ) -> Callable[[tuple[Any, ...], dict[str, Any]], inspect.BoundArguments | _Given]:
-    """What binds arguments, with defaults for the rest, or raises TypeError: 30 µs faster than `inspect` does."""
+    """Return a function that binds arguments with defaults, or raises TypeError: 30 µs faster than `inspect`."""
 
     def bind(args: tuple[Any, ...], kwargs: dict[str, Any]) -> inspect.BoundArguments:
         given = signature.bind(*args, **kwargs)
@@ -172,14 +172,14 @@ def _binder(
 
 
 class CannotListen(Exception):
-    """The function is not one of Python, or its source is not there or not what runs."""
+    """Raised when the function is not written in Python, or its source is missing or is not what runs."""
 
 
 class OwnFrame:
-    """One who hears of the calls of a function of torch, from `listen` on until `stop`."""
+    """A listener to the calls of a function of torch, from `listen` on until `stop`."""
 
     def __init__(self, function: FunctionType, begin: Begin, *, rebinds: Sequence[str] = ()) -> None:
-        """Prepare; nothing is changed yet.
+        """Prepare to listen; nothing is changed yet.
 
         Args:
             function: any function written in Python, also one made by a decorator.
@@ -190,7 +190,7 @@ class OwnFrame:
         self._told: _Told | None = None
 
     def listen(self) -> None:
-        """Start to hear of calls.
+        """Start to listen to calls.
 
         Raises:
             CannotListen: nothing can be heard of this function.
@@ -201,14 +201,14 @@ class OwnFrame:
         self._told.update()
 
     def stop(self) -> None:
-        """Hear no more; without anybody who does, the function's code is what it was."""
+        """Stop listening; when nobody listens any more the function has its own code again."""
         told, self._told = self._told, None
         if told is not None:
             told.hearers.remove(self)
             told.update()
 
     def mute(self, *, is_mute: bool) -> None:
-        """Hear nothing for a while, at the price of one test a call."""
+        """Switch listening off or on for a while; while it is off a call costs one test."""
         if is_mute != self.is_mute:
             self.is_mute = is_mute
             if self._told is not None:
@@ -216,7 +216,7 @@ class OwnFrame:
 
 
 class _Told:
-    """A function whose calls somebody hears of."""
+    """A function that somebody listens to."""
 
     def __init__(self, function: FunctionType, rebinds: tuple[str, ...]) -> None:
         self.function, self.hearers = function, list[OwnFrame]()
@@ -227,7 +227,7 @@ class _Told:
         self._name, self._code = _made_for(function, rebinds)
 
     def update(self) -> None:
-        """Put our code in, or the function's own back unless somebody has put another one there since."""
+        """Put our code into the function, or its own back unless somebody has put in another one since."""
         if self.hearers and self not in _listening:
             _listening.append(self)
             self._globals.setdefault("_hypocenter_raised", RAISED)
@@ -244,7 +244,7 @@ class _Told:
         self.update_hearers()
 
     def update_hearers(self) -> None:
-        """Who is to be asked at a call."""
+        """Set who is to be asked at a call."""
         begins = [each.begin for each in self.hearers if not each.is_mute]
         several = _AllOf(begins, self._places) if len(begins) > 1 else None
         self._globals[self._name] = several or next(iter(begins), None)
@@ -254,7 +254,7 @@ _listening: list[_Told] = []
 
 
 class _AllOf:
-    """What is called when several hear of one function.
+    """What is called when several listen to one function.
 
     Args:
         places: of the arguments that get other values: who comes next is given those of who came before.
@@ -290,7 +290,7 @@ BESIDE_TORCH: tuple[Callable[..., Any], ...] = (_AllOf.__call__, _Ends.__call__)
 
 
 def _made_for(function: FunctionType, rebinds: tuple[str, ...]) -> tuple[str, CodeType]:
-    """The global that says who hears, and the code that asks it: made once, 6 ms, for all sessions of a process."""
+    """Return the global's name that says who listens, and the code that asks it: made once (6 ms) for all sessions."""
     known = _made.get(function)
     if known is None or known[0] is not function.__code__ or known[1] != rebinds:
         name = f"_hypocenter_{next(_numbers)}"
@@ -312,7 +312,7 @@ def _compiled(function: FunctionType, name: str, rebinds: tuple[str, ...]) -> Co
 
 
 def _tree(function: FunctionType) -> ast.Module:
-    """The function in whatever it needs around it, at the lines and columns of its file."""
+    """Return the syntax tree of the function and what it needs around it, at the lines and columns of its file."""
     code = function.__code__
     try:
         lines, first = inspect.getsourcelines(code)
@@ -331,7 +331,7 @@ def _tree(function: FunctionType) -> ast.Module:
 
 
 def _code_of(wanted: CodeType, tree: ast.Module) -> CodeType:
-    """The code of the function in its tree; it is never defined again, only compiled."""
+    """Return the function's code from its compiled tree; the function is never defined again."""
     flags = wanted.co_flags & __future__.annotations.compiler_flag
     waiting = [compile(tree, wanted.co_filename, "exec", flags=flags, dont_inherit=True)]
     while waiting:
@@ -343,12 +343,12 @@ def _code_of(wanted: CodeType, tree: ast.Module) -> CodeType:
 
 
 def _shape(code: CodeType) -> tuple[Any, ...]:
-    """What two compilations of one source have in common, whatever is imported around it."""
+    """Return what two compilations of one source have in common, whatever is imported around it."""
     return code.co_names, code.co_varnames, code.co_freevars, {line for *_, line in code.co_lines()}
 
 
 def _telling(defined: ast.FunctionDef, name: str, rebinds: tuple[str, ...]) -> list[ast.stmt]:
-    """The body twice: as it is for a call of no interest, and between what tells of the call."""
+    """Return the body twice: as it is for calls of no interest, and between statements that tell of the call."""
     body = defined.body[1:] if ast.get_docstring(defined, clean=False) is not None else defined.body
     given = ", ".join(rebinds)
     (choice,) = ast.parse(
@@ -381,7 +381,7 @@ def _parameters(given: ast.arguments) -> Iterator[str]:
 
 
 class _Returns(ast.NodeTransformer):
-    """`return VALUE` becomes `_hypocenter_result = VALUE; return _hypocenter_result`."""
+    """Rewrites `return VALUE` to `_hypocenter_result = VALUE; return _hypocenter_result`."""
 
     def told(self, statement: ast.stmt) -> list[ast.stmt]:
         made: Any = self.visit(statement)

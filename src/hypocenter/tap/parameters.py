@@ -103,7 +103,7 @@ def _values(names: NameMap, optimizers: Sequence[Any]) -> Iterator[_Value]:
 
 
 def _unfolded(names: NameMap, param: Tensor, value: _Value) -> Iterator[_Value]:
-    """Of a flat parameter of FSDP1: the user's parameters in it."""
+    """Yield the user's parameters in a flat parameter of FSDP1; any other one as it is."""
     parts = unfolded(param, value.tensor) if is_flat(param) else []
     if not parts or parts[0][0] is param:
         yield value

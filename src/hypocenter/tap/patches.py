@@ -29,7 +29,7 @@ class Patches:
 
 
 def put_back(owner: type, name: str, had: Any, ours: Any) -> None:
-    """Undo one patch."""
+    """Undo one patch, unless somebody has patched the method again since."""
     if vars(owner).get(name) is not ours:
         return  # somebody patched over us: theirs stays
     if had is _MISSING:

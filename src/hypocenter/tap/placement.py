@@ -37,7 +37,7 @@ _WHOLE_GRADIENTS = (
 
 
 def gathered_late(roots: Iterable[torch.nn.Module]) -> set[int]:
-    """Parameters (by id) of which this rank has the new values only once the next forward has gathered them.
+    """Return ids of parameters whose new values this rank has only once the next forward has gathered them.
 
     Megatron-Core's `overlap_param_gather`: after the last update nobody gathers them any more.
     """
@@ -74,7 +74,7 @@ class Wrappers:
         return undo
 
     def alive(self, roots: Iterable[torch.nn.Module]) -> list[Any]:
-        """DDP wrappers that exist: those seen being made, and those among the modules of the roots."""
+        """Return the DDP wrappers that exist: those seen being made, and those among the modules of the roots."""
         self._made = [ref for ref in self._made if ref() is not None]
         found = {id(wrapper): wrapper for ref in self._made if (wrapper := ref()) is not None}
         found |= {id(m): m for root in roots for m in root.modules() if _is(m, "DistributedDataParallel")}
@@ -100,7 +100,7 @@ class Placements:
         self._is_over_tensors = any("tp" in (_of_dtensor(p) or ()) for _, p in parameters)
 
     def of(self, name: str, parameter: Tensor) -> str:
-        """The placement of a parameter."""
+        """Return the placement of a parameter, like `dp=R tp=S(0)`."""
         found = _of_dtensor(parameter)
         if found is None:
             found = self._over_tensors(parameter) | self._over_data(name, parameter)
@@ -128,7 +128,7 @@ class Placements:
 
 
 def placement_of_gradient(gradient: Tensor, of_parameter: str, *, is_reduced: bool) -> str:
-    """The placement of a gradient as the optimizer sees it: its own word for an axis, else that of the parameter.
+    """Return the placement of a gradient as the optimizer sees it: its own on an axis, else the parameter's.
 
     Args:
         gradient: a DTensor tells its own.
@@ -145,7 +145,7 @@ def placement_of_gradient(gradient: Tensor, of_parameter: str, *, is_reduced: bo
 
 
 def sees_whole_gradients(optimizer: Any) -> bool:
-    """Whether what the optimizer is given is reduced, and the whole of what the parameter is here."""
+    """Return whether the optimizer is given reduced gradients, of all of the parameter that is here."""
     if isinstance(optimizer, torch.optim.Optimizer):
         return True
     chained = getattr(optimizer, "chained_optimizers", None) or [optimizer]

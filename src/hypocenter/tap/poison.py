@@ -56,7 +56,7 @@ class Poison(TorchDispatchMode):
         self.read: UnwrittenRead | None = None
 
     def clean(self) -> None:
-        """Leave none of our NaN behind in memory that the program may get next. To be called once results are judged.
+        """Leave none of our NaN in memory that the program may get next. To be called once results are judged.
 
         What has been written there since stays: a cache of the program's may have kept it.
         """
@@ -67,7 +67,7 @@ class Poison(TorchDispatchMode):
 
     @property
     def handed_on(self) -> UnwrittenRead | None:
-        """Where no operator has read it, and it is a result itself: the first tensor that was filled."""
+        """The first tensor that was filled and that no operator has read, as it is a result itself; None without."""
         made = next(iter(self._made.values()), None)
         return None if made is None else UnwrittenRead(op=made[0], place=made[1], maker=made[0], made_at=made[1])
 
@@ -89,7 +89,7 @@ class Poison(TorchDispatchMode):
         return out
 
     def _look(self, op: str, place: OpPlace, given: Any, out: Any) -> None:
-        """Has it made a NaN out of one of ours, somewhere else?"""
+        """Note the operator if it has made a NaN elsewhere out of one of our filled tensors."""
         read = [t for _, t in tensors(given)]
         ours = next((made for t in read if (made := self._made.get(storage_of(t))) is not None), None)
         if ours is None:
@@ -101,7 +101,7 @@ class Poison(TorchDispatchMode):
 
 
 def find_read(is_as_before: Callable[[Poison], bool], context: OpContext) -> UnwrittenRead | None:
-    """Who reads fresh memory unwritten; None: nobody whose result matters.
+    """Return who reads fresh memory unwritten; None: nobody whose result matters.
 
     The step must be finite as it is. The tensor that makes the difference is found by halves.
 

@@ -38,26 +38,26 @@ class ProbeTap(Probes):
         self._names = names
 
     def tensors(self, value: object) -> Iterable[tuple[str, Tensor]]:
-        """See Probes."""
+        """Yield (port, tensor) for all tensors in a value."""
         return flatten(value, "probe")
 
     def named(self, owner: object) -> tuple[str, str] | None:
-        """See Probes."""
+        """Return the name and class of a module that the user knows; None for anything else."""
         if not isinstance(owner, nn.Module) or (name := self._names.module_name(owner)) is None:
             return None
         return name, class_name(owner)
 
     def is_recompute(self) -> bool:
-        """See Probes."""
+        """Return whether backward runs now, so that a forward is a recompute."""
         return torch._C._current_graph_task_id() != -1
 
     def ticket(self, tensor: Tensor) -> int | None:
-        """See Probes."""
+        """Queue a tensor for the reducer; None if nothing can be said of it."""
         with torch.no_grad():
             return self._reducer.add(tensor)
 
     def hear_gradient(self, tensor: Tensor, hear: Callable[[Tensor | None], None]) -> None:
-        """A recompute's graph is walked backward in reentrant checkpointing only, whose true forward has no graph."""
+        """Have `hear` told of the tensor's gradient, if it has one; of recomputes only in reentrant checkpointing."""
         if tensor.requires_grad and not tensor.is_leaf:
             hear.__torch_unserializable__ = True  # type: ignore[attr-defined]  # no warning when the user saves the tensor
             tensor.register_hook(hear)

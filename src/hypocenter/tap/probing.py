@@ -31,23 +31,23 @@ class Probes:
     # of a framework
 
     def tensors(self, value: object) -> Iterable[tuple[str, Any]]:
-        """(port, tensor) of all in a value."""
+        """Yield (port, tensor) for all tensors in a value."""
         raise NotImplementedError
 
     def named(self, owner: object) -> tuple[str, str] | None:
-        """(name, class) of a module that the user knows; None of anything else."""
+        """Return the name and class of a module that the user knows; None for anything else."""
         raise NotImplementedError
 
     def is_recompute(self) -> bool:
-        """Whether backward runs now."""
+        """Return whether backward runs now, so that a forward is a recompute."""
         raise NotImplementedError
 
     def ticket(self, tensor: Any) -> Any | None:
-        """Queue a tensor for the reducer; None if nothing can be said of it."""
+        """Queue a tensor for the reducer, and return its ticket; None if nothing can be said of it."""
         return self._reducer.add(tensor)
 
     def dtype_of(self, tensor: Any) -> str:
-        """Name of its format."""
+        """Return the name of the tensor's format."""
         return str(tensor.dtype).lower().removeprefix("torch.")
 
     def hear_gradient(self, tensor: Any, hear: Callable[[Any], None]) -> None:
@@ -57,7 +57,7 @@ class Probes:
     # for all
 
     def attach(self) -> Callable[[], None]:
-        """Make this the active one; call the result to take it away."""
+        """Make this the active one of its class; returns the undo."""
         kind = type(self)
         kind.active = self
 
@@ -77,7 +77,7 @@ class Probes:
             self._fail(error)
 
     def collect(self, step: int) -> list[Reading]:
-        """Everything probed since the last call, in execution order, as readings of `step`."""
+        """Return all that was probed since the last call, in execution order, as readings of `step`."""
         pending, self._pending = self._pending, []
         self._calls.clear()
         if not pending:
@@ -116,7 +116,7 @@ class Probes:
             self._pending.append((Reading(step=-1, order=order, dtype=dtype, shape=shape, **place), ticket))
 
     def _module_around(self, frame: FrameType | None) -> tuple[str, str]:
-        """(name, class) of the innermost named module whose method called the probe; empty outside every module."""
+        """Return (name, class) of the innermost named module whose method called the probe; ("", "") outside of all."""
         for _ in range(MAX_FRAMES):
             if frame is None:
                 break

@@ -20,7 +20,7 @@ _QUESTIONS = ("has_torch_function", "has_torch_function_unary", "has_torch_funct
 
 
 class PythonOperators:
-    """Switched on while the mode is on the stack.
+    """Lets Python operators pass by the mode while it is on the stack.
 
     Attributes:
         is_on: whether it is.
@@ -39,14 +39,14 @@ class PythonOperators:
         self.is_on = False
 
     def pass_by(self) -> None:
-        """From here on the mode does not see them."""
+        """Let the operators run from here on without the mode seeing them."""
         self.is_on = True
         for place, name, original in self._places:
             if place[name] is original:  # nobody else has put something there
                 place[name] = self._answers[original]
 
     def put_back(self) -> None:
-        """As it was."""
+        """Let the operators ask again if somebody overrides them, as before."""
         self.is_on = False
         for place, name, original in self._places:
             if place[name] is self._answers[original]:
@@ -54,7 +54,7 @@ class PythonOperators:
 
 
 def _let_torchscript_read(answer: Callable[..., bool]) -> None:
-    """A scripted model is made of these operators' source: the question in it is a builtin to the compiler."""
+    """Make our answer a builtin to TorchScript's compiler, which reads the source of these operators."""
     builtins: Any = sys.modules.get("torch.jit._builtins")
     if hasattr(builtins, "_register_builtin"):
         _kept.append(answer)

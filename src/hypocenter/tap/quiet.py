@@ -14,12 +14,12 @@ depth = _Depth()
 
 
 def is_on() -> bool:
-    """Whether it is."""
+    """Return whether what runs on this thread now is Hypocenter's own."""
     return depth.value > 0
 
 
 class _Quiet:
-    """Entered often, so it is no generator: those take 2 µs."""
+    """The context of our own work. It is entered often and so no generator, which would take 2 µs."""
 
     def __enter__(self) -> None:
         depth.value += 1
@@ -32,5 +32,5 @@ _quiet = _Quiet()
 
 
 def quietly() -> _Quiet:
-    """What runs within this context is ours."""
+    """Return a context in which everything that runs counts as Hypocenter's own."""
     return _quiet

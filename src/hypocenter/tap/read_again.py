@@ -11,18 +11,18 @@ from torch.autograd.graph import GradientEdge
 
 
 class Rebound:
-    """What is called at the end of a call (see own_frame), with the arguments that the call is made with."""
+    """Is called at the end of a call (see own_frame), and holds the arguments that the call is made with."""
 
     def __init__(self, end: Callable[[Any], None], *rebound: Any) -> None:
         self._end, self.rebound = end, rebound
 
     def __call__(self, result: Any) -> None:
-        """It is over."""
+        """Tell of the result: the call is over."""
         self._end(result)
 
 
 def read(given: Any) -> tuple[list[Any], Any]:
-    """A tensor (or an edge of the graph), or several, as a list, and what to hand on in their place.
+    """Return one or several tensors (or edges of the graph) as a list, and what to hand on in their place.
 
     A generator stays one, for torch warns of one that is empty.
 
@@ -38,11 +38,11 @@ def read(given: Any) -> tuple[list[Any], Any]:
 
 
 def like_decorated(*args: Any, **kwargs: Any) -> None:
-    """The parameters of torch's functions for clipping, inside their decorator."""
+    """Stand for the parameters of torch's clipping functions, inside their decorator."""
 
 
 def read_first(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Rebound | None]:
-    """The argument `parameters` of such a function, and what hands it on; None when it is none that torch can read."""
+    """Return the argument `parameters` of such a function, and what hands it on; [] and None if it cannot be read."""
     try:
         parameters, again = read(args[0] if args else kwargs["parameters"])
     except (TypeError, KeyError):
@@ -55,4 +55,4 @@ def _by_name(kwargs: dict[str, Any], parameters: Any) -> Rebound:
 
 
 def _nothing(_: Any) -> None:
-    """Nothing is left to do at the end."""
+    """Do nothing at the end."""

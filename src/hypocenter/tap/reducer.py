@@ -12,10 +12,10 @@ from hypocenter.tap.spread.where import Where
 
 
 class Reducer(Protocol):
-    """tensor -> Summary, on the device, without waiting for it."""
+    """Makes Summaries of tensors on their device, without waiting for it."""
 
     def add(self, tensor: Tensor, where: Where | None = None, /) -> int | None:
-        """Queue a tensor; its ticket, or None if nothing can be said of it.
+        """Queue a tensor; return its ticket, or None if nothing can be said of it.
 
         Args:
             where: it lies among the parts that other ranks hold; None in a process that is alone.
@@ -23,5 +23,5 @@ class Reducer(Protocol):
         ...
 
     def drain(self) -> Mapping[int, Summary] | Sequence[Summary]:
-        """The summaries of everything queued, by ticket; waits once. Tickets start again at 0."""
+        """Return the summaries of everything queued, by ticket; waits once. Tickets start again at 0."""
         ...

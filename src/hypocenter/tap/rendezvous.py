@@ -29,14 +29,14 @@ class AllAtOnce(_Store):
         self._known: dict[str, bytes] = {}
 
     def set(self, key: str, value: Any) -> None:
-        """As the first one writes under its number, so do the others."""
+        """Write a value; from its key it is known under which keys the other ranks write theirs."""
         head, _, number = key.rpartition("/")
         if number.isdigit():
             self._names = [f"{head}/{rank}" if head else str(rank) for rank in range(self._size)]
         self._store.set(key, value)
 
     def wait(self, keys: list[str], timeout: timedelta = timedelta(minutes=5)) -> None:
-        """Until all are there, and of the ranks' everything."""
+        """Wait until all keys are there; for keys of ranks fetch what all of them have written."""
         if self._known.keys() >= set(keys):
             return
         if set(self._names) >= set(keys):
@@ -46,18 +46,18 @@ class AllAtOnce(_Store):
             self._store.wait(keys, timeout)
 
     def get(self, key: str) -> bytes:
-        """One value."""
+        """Return the value of a key, already fetched if it is a rank's."""
         return self._known[key] if key in self._known else self._store.get(key)
 
     def add(self, key: str, amount: int) -> int:
-        """As the store does."""
+        """Add to a number in the store, and return the sum."""
         return self._store.add(key, amount)
 
     def check(self, keys: list[str]) -> bool:
-        """As the store does."""
+        """Return whether all keys are there."""
         return self._store.check(keys)
 
 
 def all_at_once(store: Any, size: int) -> Any:
-    """The store, with fewer questions where it can answer several at once."""
+    """Wrap the store so that it is asked fewer questions, where it can answer several at once."""
     return AllAtOnce(store, size) if store.has_extended_api() else store

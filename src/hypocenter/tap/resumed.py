@@ -12,7 +12,7 @@ _AT_MOST = 64  # parameters that are asked
 
 
 def steps_done(optimizer: Any) -> int | None:
-    """Updates that an optimizer has made so far, by the `step` that Adam and its kin keep; None when it does not tell.
+    """Return how many updates an optimizer has made, by Adam's `step` and the like; None when it does not tell.
 
     To be asked before an update. One transfer where the count lies on a device.
     """

@@ -44,7 +44,7 @@ _Key = tuple[int, str]
 
 
 class RootTap:
-    """Hears of outermost module calls."""
+    """Listens to calls of outermost modules."""
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class RootTap:
 
     @property
     def paused(self) -> bool:
-        """Whether a replay runs, of which nothing is heard."""
+        """Whether a replay runs, to which nothing listens."""
         return self._paused
 
     @paused.setter
@@ -102,7 +102,7 @@ class RootTap:
         self._calls.mute(is_mute=self._paused or (self._current is not None and not self.after_calls))
 
     def _enter(self, module: torch.nn.Module, args: Any, kwargs: Any) -> Callable[[Any], None] | None:
-        """A module is called, inside another unless nobody wants to know. Gives what hears of the end of the call."""
+        """Note that a module is called, if it is the outermost; return what hears of the end of the call, or None."""
         if self._paused or inside_compiled_call() is not None:
             return None
         is_recompute = torch._C._current_graph_task_id() != -1  # inside backward: no call of the program's own
@@ -163,7 +163,7 @@ class RootTap:
         self._on_begin(is_training)
 
     def _forget(self, key: int) -> None:
-        """A module that was called outermost is gone: another one may get its id."""
+        """Forget a module that was called outermost and is gone: another one may get its id."""
         self._buffers.pop(key, None)
         self._holders.pop(key, None)
 
@@ -178,13 +178,13 @@ class RootTap:
         return self._current
 
     def reset(self) -> None:
-        """Between outermost calls for certain: forget one that an interrupt cut short."""
+        """Forget a call that an interrupt cut short: no outermost call is under way now for certain."""
         self.suspend()
         self._outermost(None)
         self._event = None
 
     def _outermost(self, module: torch.nn.Module | None) -> None:
-        """Note which outermost module is being called."""
+        """Set which outermost module is being called."""
         self._current = module
         self._mute()
 
@@ -228,18 +228,18 @@ class RootTap:
             self._fail(f"outputs are not looked at any more: {error!r}")
 
     def _begin_without_module(self) -> None:
-        """The user's own code computes with a trainable tensor, before any module is called in this micro-batch."""
+        """Begin a micro-batch: the user's own code computes with a trainable tensor before any module is called."""
         if not self._has_begun and not self.user_code.has_met_module:
             self._has_begun = True
             self._on_begin(True)
 
     def begin_step(self) -> None:
-        """Between two steps or micro-batches: what comes belongs to the next one."""
+        """Begin a step or micro-batch: what comes belongs to it."""
         self._has_begun = self.user_code.follows_module = False
         self.user_code.resume()
 
     def suspend_between(self) -> None:
-        """The gradients are being worked on: note nothing of it, unless a loss is still to be computed."""
+        """Note nothing while the gradients are being worked on, unless a loss is still to be computed."""
         if not self.user_code.follows_module:
             self.suspend()
 
@@ -249,11 +249,11 @@ class RootTap:
 
 
 def _ignore(module: torch.nn.Module, output: Any) -> None:
-    """Nobody wants to know."""
+    """Do nothing: nobody wants to know of outputs."""
 
 
 def owner_of(module: torch.nn.Module, frame: FrameType | None) -> torch.nn.Module:
-    """The module whose method is calling this part of it (a LightningModule's training_step), or the part itself."""
+    """Return the module whose method calls this part of it (a LightningModule's training_step), or the part itself."""
     owner = module
     while frame is not None:
         holder = variables_of(frame).get("self") if frame.f_code.co_argcount else None
@@ -327,7 +327,7 @@ class ChangingBuffers:
         self._n_calls = 0
 
     def before(self, root: torch.nn.Module) -> SavedBuffers:
-        """Copies of the buffers that the coming call may change."""
+        """Return copies of the buffers that the coming call may change."""
         if self._all is None or self._n_calls in LOOKS:
             self._all = [
                 (Ref(m), (id(m), key)) for m in root.modules() for key, b in m._buffers.items() if b is not None
@@ -350,7 +350,7 @@ class ChangingBuffers:
         return saved
 
     def parameters(self) -> list[torch.nn.Parameter]:
-        """Of the whole root, as it was when its buffers were last looked for."""
+        """Return the parameters of the whole root, as they were when its buffers were last looked for."""
         return [p for ref in self._parameters if (p := ref()) is not None]
 
     def after(self) -> None:

@@ -38,7 +38,7 @@ _IN_NUMPY: dict[int, type[np.generic]] = {1: np.uint8, 2: np.int16, 4: np.int32,
 
 
 def as_rows(tensor: Tensor) -> Tensor | None:
-    """The values as [rows, elements] in the order in which they lie in memory, a view; None where that is none."""
+    """Return the values as a view [rows, elements] in the order of memory; None where that is not possible."""
     values = _values(tensor) if tensor.dim() else None
     if values is None:
         return None
@@ -51,20 +51,20 @@ def as_rows(tensor: Tensor) -> Tensor | None:
 
 
 def is_on_host(tensor: Tensor) -> bool:
-    """Whether NumPy can read it."""
+    """Return whether NumPy can read the tensor."""
     return tensor.device.type == "cpu"
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Rows of one batch, of all its tensors that have them."""
+    """The rows that are kept of one batch: their positions, and their digests for each tensor that has them."""
 
     positions: Any  # [k], in the batch
     digests: dict[int, Any]  # number of a tensor -> [k]; 0: all elements of the row are equal
 
 
 def kept(tables: Sequence[Tensor | None]) -> Kept | None:
-    """The rows that are kept of a batch, on the device of the tensors (on the host as NumPy arrays); nobody waits.
+    """Return the rows that are kept of a batch, on the tensors' device (on the host as NumPy arrays); nobody waits.
 
     Args:
         tables: of `as_rows`, on one device. The one with the most elements a row says which rows are kept, and what has
@@ -82,7 +82,7 @@ def kept(tables: Sequence[Tensor | None]) -> Kept | None:
 
 
 def kept_on_host(tables: Sequence[NDArray[Any]]) -> Kept | None:
-    """The same of tables [rows, elements] of values that NumPy has."""
+    """Return the rows that are kept of tables [rows, elements] of values that NumPy has; see `kept`."""
     at = rows_kept([(len(table), table.shape[1]) for table in tables])
     if not at:
         return None
@@ -90,7 +90,7 @@ def kept_on_host(tables: Sequence[NDArray[Any]]) -> Kept | None:
 
 
 def _smallest(digests: dict[int, Any], first: int, in_order: Callable[[int], Any]) -> Kept:
-    """Of the rows of all tables those that are kept, as the first one says."""
+    """Choose the rows to keep by the first table's digests, and return them for all tables."""
     if (n_rows := len(digests[first])) <= KEPT:
         return Kept(in_order(n_rows), digests)
     positions = digests[first].argsort()[:KEPT]
@@ -98,12 +98,12 @@ def _smallest(digests: dict[int, Any], first: int, in_order: Callable[[int], Any
 
 
 def halves(digests: Tensor) -> Tensor:
-    """Digests as numbers that float32 holds exactly: [..., NUMBERS]."""
+    """Split digests into numbers that float32 holds exactly: [..., NUMBERS]."""
     return torch.stack([digests >> _HALF, digests & ((1 << _HALF) - 1)], dim=-1).float()
 
 
 def whole(high: float, low: float) -> int:
-    """A digest from its halves."""
+    """Join the two halves of a digest."""
     return (int(high) << _HALF) | int(low)
 
 

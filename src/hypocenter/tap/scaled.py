@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScalerState:
-    """A loss scaler just before it steps. What a scaler does not have is None."""
+    """The state of a loss scaler just before it steps. What a scaler does not have is None."""
 
     kind: str  # class name: GradScaler, DynamicLossScaler, DynamicGradScaler, ...
     scale: float
@@ -44,12 +44,12 @@ class ScaledUpdate:
 
     @property
     def device(self) -> str:
-        """Where the gradients are."""
+        """The device that the gradients are on."""
         return str(self.gradients[0][1].device) if self.gradients else "cpu"
 
     @property
     def state(self) -> ScalerState:
-        """The scaler as it was when its step began."""
+        """The state of the scaler as it was when its step began."""
         return self.read_state()
 
 

@@ -27,7 +27,7 @@ class ScalerListener(Protocol):
 
 
 def attach(listener: ScalerListener, fail: Callable[[str], None]) -> Callable[[], None]:
-    """Tell the listener, after each call has succeeded (before it, for clipping).
+    """Tell the listener after each call that has succeeded (before the call, for clipping).
 
     Args:
         listener: told of each call.

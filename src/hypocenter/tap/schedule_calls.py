@@ -15,7 +15,7 @@ Told = Callable[[Any, Any], None]  # the scheduler or average, and the optimizer
 
 
 def attach(tell: Told, fail: Callable[[str], None]) -> Callable[[], None]:
-    """Hear of `step` of every scheduler class there is and of `AveragedModel.update_parameters`.
+    """Hear `step` of every scheduler class there is, and `AveragedModel.update_parameters`.
 
     A scheduler that steps others counts once; the first step that a constructor does is not told.
 
@@ -50,7 +50,7 @@ class _Follower:
         self._depth = 0
 
     def begin(self, scheduler: Any, *_: Any) -> Callable[[Any], None]:
-        """A step begins. Gives what hears of its end."""
+        """Note that a step begins; return what hears of its end."""
         self._depth += 1
         return functools.partial(self._end, scheduler)
 

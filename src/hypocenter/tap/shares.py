@@ -21,7 +21,7 @@ from hypocenter.tap import row_digests
 
 
 def shares(tables: Sequence[Tensor], first_whole: int) -> Any:
-    """[tensors, batch_numbers.N_SHARES], float32: on the host as a NumPy array.
+    """Return float32 [tensors, batch_numbers.N_SHARES]; from the host it is a NumPy array.
 
     Args:
         tables: of `hypocenter.tap.row_digests.as_rows`, on one device, none of them empty.
@@ -38,7 +38,7 @@ def shares(tables: Sequence[Tensor], first_whole: int) -> Any:
 
 
 def shares_on_host(tables: Sequence[NDArray[Any]], first_whole: int) -> NDArray[np.float32]:
-    """The same of tables [rows, elements] of values that NumPy has."""
+    """Return the shares of tables [rows, elements] of values that NumPy has; see `shares`."""
     values = np.empty((len(tables), 2, SAMPLE), np.float32)
     has_wide = any(table.dtype == np.float64 for table in tables)
     with np.errstate(over="ignore") if has_wide else contextlib.nullcontext():
@@ -65,7 +65,7 @@ def _on_device(values: Tensor, shapes: Tensor, first_whole: int) -> Tensor:
 
 @functools.lru_cache(maxsize=64)
 def _places(n: int, device: torch.device) -> Tensor:
-    """Where a sample of `n` elements stands, and the element after each: [2, SAMPLE]."""
+    """Return where a sample of `n` elements stands, and the element after each: [2, SAMPLE]."""
     return torch.from_numpy(batch_numbers.places(n)).to(device, non_blocking=True)
 
 

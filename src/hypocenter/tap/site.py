@@ -9,7 +9,7 @@ from hypocenter.tap.weakly import Ref
 
 
 class Site:
-    """What is decided once per module. The counters belong to the micro-batch in `stamp`.
+    """What is decided once about a module. The counters belong to the micro-batch in `stamp`.
 
     Args:
         thing: the module or cell; only a weak reference is kept.
@@ -46,7 +46,7 @@ class Site:
         self.outer: Site | None = None  # of the OptimizedModule around it, which then speaks for both
 
     def next_call(self, stamp: tuple[int, int], recompute: bool) -> int:
-        """The number of a call that begins; recomputes are counted apart, so that n-th means the same in both."""
+        """Return the number of a call that begins; recomputes count apart, so that n-th means the same in both."""
         if self.stamp != stamp:
             self.stamp = stamp
             self.calls = self.recomputes = 0

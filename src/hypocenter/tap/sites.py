@@ -14,7 +14,7 @@ class Names(Protocol):
 
 
 class Sites:
-    """Module or cell -> its Site. Who knows the framework says in `_decide` which are wanted."""
+    """Maps modules or cells to their Sites. A framework's class says in `_decide` which are wanted."""
 
     def __init__(self, names: Names) -> None:
         self._of_names = names
@@ -22,7 +22,7 @@ class Sites:
         self._known: dict[int, Site] = {}
 
     def of(self, module: Any) -> Site:
-        """The Site of a module. Strangers and wrappers have one that is not wanted."""
+        """Return the Site of a module. Strangers and wrappers have one that is not wanted."""
         if self._generation != self._of_names.generation:
             self._generation = self._of_names.generation
             self._known.clear()
@@ -34,7 +34,7 @@ class Sites:
         return site
 
     def forget_calls(self) -> None:
-        """Count the calls of the micro-batch under way from 0; not of modules that are being called."""
+        """Count the calls of the micro-batch under way from 0 again, but not those of modules that are being called."""
         for site in self._known.values():
             if not site.open:
                 site.stamp = (-1, -1)

@@ -14,7 +14,7 @@ from hypocenter.nouns import Source
 
 
 def _folders() -> tuple[str, ...]:
-    """Of the frameworks that are installed, found without importing them, and of Hypocenter."""
+    """Return the folders of installed frameworks, found without importing them, and of Hypocenter."""
     found = [Path(__file__).resolve().parents[1]]
     for name in ("torch", "mindspore"):
         with contextlib.suppress(ValueError, ImportError):  # a stand-in that somebody put into sys.modules
@@ -32,7 +32,7 @@ _known: dict[str, bool] = {}
 
 
 def is_library(filename: str) -> bool:
-    """Whether a frame of this file is folded: a framework, Hypocenter itself, import machinery, generated code."""
+    """Return whether frames of this file are skipped: a framework, Hypocenter, import machinery, generated code."""
     known = _known.get(filename)
     if known is None:
         known = filename.startswith((*_SKIPPED, *_MADE_UP)) or filename in _SKIPPED_FILES
@@ -42,12 +42,12 @@ def is_library(filename: str) -> bool:
 
 
 def fold(filename: str) -> None:
-    """Frames of this file are nobody's lines: an adapter says so of its framework and of itself."""
+    """Skip frames of this file from now on: an adapter asks for this for its framework and for itself."""
     _known[filename] = True
 
 
 def user_frame(frame: FrameType | None, until: CodeType | None = None) -> FrameType | None:
-    """The innermost frame that is not folded, from `frame` outwards; none beyond a frame that runs the code `until`."""
+    """Return the innermost frame that is not skipped, from `frame` outwards; none beyond one of the code `until`."""
     while frame is not None and is_library(frame.f_code.co_filename):
         if frame.f_code is until:
             return None
@@ -56,5 +56,5 @@ def user_frame(frame: FrameType | None, until: CodeType | None = None) -> FrameT
 
 
 def source_of(filename: str, line: int, function: str = "") -> Source:
-    """The line with its text."""
+    """Return the line of a file with its text."""
     return Source(file=filename, line=line, text=linecache.getline(filename, line).strip(), function=function)

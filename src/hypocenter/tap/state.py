@@ -19,7 +19,7 @@ _STAY = frozenset({"builtins", "typing", "_frozen_importlib", "_frozen_importlib
 
 
 def accelerator_type() -> str | None:
-    """The device type of the accelerator in use (cuda, npu, xpu, ...), or None on a CPU-only process."""
+    """Return the device type of the accelerator in use (cuda, npu, xpu, ...); None in a process on the CPU alone."""
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return device.type if device is not None else None
 
@@ -108,7 +108,7 @@ def seeded(seed: int) -> None:
 
 
 def _set_state(module: Any, index: int | None, state: torch.Tensor) -> None:
-    """Of the device with this number; None: of the current one."""
+    """Set the generator state of the device with this number; None: of the current one."""
     generator = _without_reset(module, index)
     if generator is not None:
         generator.set_state(state)
@@ -119,7 +119,7 @@ def _set_state(module: Any, index: int | None, state: torch.Tensor) -> None:
 
 
 def _without_reset(module: Any, index: int | None) -> torch.Generator | None:
-    """Another generator on the state of this device's; None: there is no such thing.
+    """Return another generator that shares the state of the device's; None if there is no such thing.
 
     Where the state of CUDA's own generator object is set, the next LSTM or GRU with dropout draws a seed for cuDNN's
     dropout anew (`CUDAGeneratorImpl::reset_rnn_state`), which the run without us would not. The flag for it is the
@@ -146,7 +146,7 @@ _DEVICE_TYPES: list[tuple[str, ...]] = []
 
 
 def _device_types() -> tuple[str, ...]:
-    """Asked again until there is an accelerator: `npu` exists once torch_npu is imported."""
+    """Return the device types in use; `npu` exists once torch_npu is imported, so it is looked for until then."""
     if _DEVICE_TYPES:
         return _DEVICE_TYPES[0]
     accelerator = accelerator_type()
@@ -203,24 +203,24 @@ class TrackerState:
     generators: Mapping[str, torch.Tensor]
 
     def put_back(self) -> None:
-        """The tracker goes on from here."""
+        """Set the tracker back to these states."""
         for name, state in self.generators.items():
             self.states[name].set_state(state)
         self.tracker.set_states(dict(self.states))
 
     def numbers(self) -> dict[str, torch.Tensor]:
-        """Each state as a tensor."""
+        """Return each state as a tensor, by name."""
         return {name: self.generators.get(name, state) for name, state in self.states.items()}
 
     def with_numbers(self, numbers: Mapping[str, torch.Tensor]) -> TrackerState:
-        """The same tracker at other states."""
+        """Return the same tracker at other states."""
         generators = {name: numbers[name] for name in self.generators}
         states = {name: state if name in generators else numbers[name] for name, state in self.states.items()}
         return TrackerState(self.tracker, states, generators)
 
 
 def capture_trackers() -> tuple[TrackerState, ...]:
-    """The states of all trackers. Copies no tensor: a tracker puts another in its place."""
+    """Capture the states of all trackers. Copies no tensor: a tracker puts another in its place."""
     trackers = _known.all()
     return tuple([state for tracker in trackers if (state := _state_of(tracker)) is not None]) if trackers else ()
 
@@ -284,7 +284,7 @@ class _Known:
 
 
 def _changeable(there: Mapping[str, Any]) -> list[str]:
-    """Names of globals that hold None, or an object of a class of the package's own: a tracker takes their place."""
+    """Name globals that hold None or an object of the package's own classes: a tracker may take their place."""
     return [name for name, value in list(there.items()) if value is None or type(value).__module__ not in _STAY]
 
 

@@ -25,12 +25,12 @@ class Storages:
         self._prune_at = _PRUNE
 
     def read(self, tensor: torch.Tensor) -> tuple[int, bool]:
-        """The last writer, or OUTSIDE; whether parts of it may never have been written."""
+        """Return the last writer, or OUTSIDE, and whether parts of the storage may never have been written."""
         key = storage_key(tensor)
         return self._writer.get(key, OUTSIDE), key in self._undefined
 
     def write(self, tensor: torch.Tensor, event: int, *, undefined: bool = False) -> None:
-        """This event has written it; `undefined`: it has only made room."""
+        """Note that this event has written the storage; `undefined`: it has only made room."""
         key = storage_key(tensor)
         if not key:
             return
@@ -45,21 +45,21 @@ class Storages:
             self._prune()
 
     def knows(self, tensor: torch.Tensor) -> bool:
-        """Whether any event has written it."""
+        """Return whether any event has written the storage."""
         return storage_key(tensor) in self._writer
 
     def forget(self, tensor: torch.Tensor) -> None:
-        """It counts as never written."""
+        """Let the storage count as never written."""
         key = storage_key(tensor)
         self._writer.pop(key, None)
         self._undefined.discard(key)
 
     def is_unwritten(self, tensor: torch.Tensor) -> bool:
-        """Nothing but room has been made for it."""
+        """Return whether nothing but room has been made for it."""
         return storage_key(tensor) in self._undefined
 
     def key_of(self, tensor: torch.Tensor) -> int:
-        """The storage, as `writers` names it."""
+        """Return the number of the storage, as `writers` names it."""
         return storage_key(tensor)
 
     def _prune(self) -> None:

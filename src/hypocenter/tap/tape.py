@@ -74,7 +74,7 @@ Left = tuple[weakref.ref[torch.nn.Module], str]
 
 @dataclass(slots=True, kw_only=True)
 class Event:
-    """One call. `args` and `kwargs` hold placeholders and aliases in place of tensors."""
+    """One call that was recorded. `args` and `kwargs` hold placeholders and aliases in place of tensors."""
 
     function: Callable[..., Any]
     args: Any = ()
@@ -156,17 +156,17 @@ class Tape:
         self._writers: dict[int, int] = {}  # storage -> slot of what was last changed in place there
 
     def slot(self, tensor: torch.Tensor) -> int | None:
-        """The number of the slot that holds exactly this tensor object, if the tape made it."""
+        """Return the number of the slot that holds exactly this tensor object; None if the tape has not made it."""
         entry = self._slot_of.get(id(tensor))
         return entry[1] if entry is not None and entry[0]() is tensor else None
 
     def at_edge(self, edge: GradientEdge) -> torch.Tensor | None:
-        """The tensor of the program that an edge of the graph leads into, if the tape made it."""
+        """Return the program's tensor that an edge of the graph leads into; None if the tape has not made it."""
         made = (tensor for ref, _ in self._slot_of.values() if (tensor := ref()) is not None)
         return next((t for t in made if t.grad_fn is edge.node and t.output_nr == edge.output_nr), None)
 
     def before_write(self, tensor: torch.Tensor) -> Written | None:
-        """To be called before `tensor` is changed in place. None: doing that again would change the user's own values.
+        """Prepare for a change of `tensor` in place. None: a replay of it would change the user's own values.
 
         What an earlier event made is changed again in a replay; what came from outside is copied first.
         """
@@ -187,17 +187,17 @@ class Tape:
         return Written(tensor, was)
 
     def look_at(self, tensor: torch.Tensor) -> None:
-        """The program reads its number, on the host."""
+        """Note that the program reads this tensor's number on the host."""
         if (number := self.slot(tensor)) is not None:
             self._looked_at.add(number)
 
     def _is_computed(self, slot: int) -> bool:
-        """Whether it was made of something: room for what another rank sends is not."""
+        """Return whether the slot's value was computed: room for what another rank sends is not."""
         position = self._event_of.get(slot)
         return position is not None and bool(self.events[position].needs or self.events[position].externals)
 
     def forget(self, tensor: torch.Tensor) -> None:
-        """It was changed by something that no replay does again: from here on it comes from outside."""
+        """Let a tensor count as one from outside: it was changed by something that no replay does again."""
         self._slot_of.pop(id(tensor), None)
 
     def record(self, event: Event, args: Any, kwargs: Any, result: Any, written: Written | None = None) -> None:
@@ -275,20 +275,20 @@ class Tape:
             self._fill(f"the inputs of this step are larger than keep_mb ({self._keep_bytes >> 20} MiB)")
 
     def _is_emptied(self, tensor: torch.Tensor, number: int) -> bool:
-        """Whether its data was taken away since an event made it, or it was computed from such a one."""
+        """Return whether the tensor's data was taken away since it was made, or it was computed from such a one."""
         if number in self._of_emptied:
             return True
         value = self._numbers.get(number)
         return value is not None and storage_of(value) != storage_of(tensor)
 
     def _bytes_beside(self, event: Event) -> int:
-        """Of what is kept beside arguments: what a stage of a pipeline has received, copies of what was changed."""
+        """Return the bytes kept beside arguments: what a pipeline stage has received, copies of what was changed."""
         received = {id(t): t for _, t in tensors([value for _, value in event.handed])}
         beside = [t for key, t in received.items() if key not in self._aliases]
         return sum(map(n_bytes, beside)) + (0 if event.was is None else n_bytes(event.was))
 
     def _left_behind(self, tensor: torch.Tensor) -> int | None:
-        """The slot of a tensor that a module has not returned but left in an attribute; None of any other."""
+        """Return the slot of a tensor that a module has left in an attribute, not returned; None of any other."""
         for position in range(len(self.events) - 1, -1, -1):
             event = self.events[position]
             for owner in event.module.modules() if event.module is not None else ():
@@ -317,7 +317,7 @@ class Tape:
             microbatch.seeds = [None] * len(microbatch.seeds)
 
     def _alias(self, tensor: torch.Tensor, *, is_operand: bool) -> torch.Tensor:
-        """What is kept of a tensor from outside: itself if it is trained, else an alias.
+        """Return what is kept of a tensor from outside: itself if it is trained, else an alias.
 
         Args:
             is_operand: of an operation. What a module is called with is an input, also if it asks for its gradient, as
@@ -340,13 +340,13 @@ class Tape:
     def close_microbatch(
         self, number: int, batch: int, given: list[torch.Tensor | GradientEdge], seeds: list[torch.Tensor | None]
     ) -> Microbatch:
-        """`backward` was called on these roots."""
+        """Make a micro-batch of these roots, as `backward` was called on them, and add it to the step."""
         microbatch = self.microbatch_of(number, batch, given, seeds)
         self.add(microbatch)
         return microbatch
 
     def add(self, microbatch: Microbatch) -> None:
-        """Gradients of this one are added up."""
+        """Add a micro-batch to the step: its gradients are added up."""
         self.microbatches.append(microbatch)
         for seed in microbatch.seeds:
             self._kept_bytes += 0 if seed is None else n_bytes(seed)
@@ -363,7 +363,7 @@ class Tape:
     def microbatch_of(
         self, number: int, batch: int, given: list[torch.Tensor | GradientEdge], seeds: list[torch.Tensor | None]
     ) -> Microbatch:
-        """What leads to these roots."""
+        """Return the micro-batch that leads to these roots."""
         roots = [self.at_edge(root) if isinstance(root, GradientEdge) else root for root in given]
         slots = [None if root is None else self.slot(root) for root in roots]
         why_not = self.why_not(slots)
@@ -385,7 +385,7 @@ class Tape:
         )
 
     def _value(self, root: torch.Tensor | None, slot: int | None, seed: torch.Tensor | None) -> torch.Tensor | None:
-        """The number that a backward begins with; None where it begins with more than one.
+        """Return the number that a backward begins with; None where it begins with more than one.
 
         A pipeline empties what a stage has sent away, and the loss with it: then it holds one element of anything.
         """
@@ -401,7 +401,7 @@ class Tape:
 
     @torch.no_grad()
     def _number_at(self, slot: int) -> torch.Tensor:
-        """As it was before it was emptied; what was computed from it since, or is gone, is computed again.
+        """Return a number as it was before it was emptied; it is computed again where it is gone.
 
         Raises:
             LookupError: it cannot be.
@@ -420,7 +420,7 @@ class Tape:
         return result[event.slots.index(slot)] if isinstance(result, (tuple, list)) else result
 
     def _apart_from(self, roots: Sequence[int]) -> list[tuple[int, torch.Tensor]]:
-        """Scalars that share nothing with what backward begins with: no parts of it, no numbers made from it."""
+        """Return scalars that share nothing with what backward begins with: neither parts of it nor made from it."""
         if not self._looked_at:  # so no loss has been decided on
             return []
         used = {slot for event in self.events if not self._with_graph.isdisjoint(event.slots) for slot in event.needs}
@@ -434,7 +434,7 @@ class Tape:
         ]  # fmt: skip
 
     def lost(self, number: int, batch: int) -> list[Microbatch]:
-        """Losses of this step that the program has looked at, and that nobody went back from, or can go back from.
+        """Return losses of this step that the program has looked at and that no backward began with, or can begin with.
 
         Nothing holds their graphs any more. What nobody looks at is no decision: a pipeline that tries out the shapes
         of its stages computes losses of whatever lies in memory.
@@ -459,7 +459,7 @@ class Tape:
         ]  # fmt: skip
 
     def close_unused_loss(self, number: int, batch: int) -> None:
-        """The program ends: a non-finite scalar that nobody went back from counts as the loss of a micro-batch."""
+        """Take a non-finite scalar that no backward began with for the loss of a micro-batch: the program ends."""
         for slot, value in self.scalars:
             if not bool(torch.isfinite(value)):
                 self.microbatches.append(
@@ -472,7 +472,7 @@ class Tape:
         self.scalars.clear()
 
     def close_at(self, given: Sequence[torch.Tensor], number: int, batch: int) -> None:
-        """The program died of a call that was given these, which are not finite: what made the first of them counts."""
+        """Make a micro-batch of what made the first of these non-finite values, from which the program has died."""
         keys = [storage_of(tensor) for tensor in given]
         made = {storage_of(tensor): (n, tensor) for ref, n in self._slot_of.values() if (tensor := ref()) is not None}
         found = next((made[key] for key in keys if key in made), None)
@@ -486,37 +486,37 @@ class Tape:
             )  # fmt: skip
 
     def why_not(self, roots: list[int | None]) -> str:
-        """Why what these slots depend on cannot be done again, or ''."""
+        """Say why what these slots depend on cannot be replayed; "" if it can."""
         if self.broken or not any(map(_WHY_NOT, self.events)):
             return self.broken
         made = self.making(*(slot for slot in roots if slot is not None))
         return next((event.why_not for _, event in made if event.why_not), "")
 
     def slice(self, microbatch: Microbatch) -> list[tuple[int, Event]]:
-        """The events that the roots of a micro-batch depend on, in order, with their positions."""
+        """Return (position, event) in order for the events that the roots of a micro-batch depend on."""
         return self.making(*(slot for slot in microbatch.roots if slot is not None))
 
     def maker(self, slot: int) -> Event | None:
-        """The event that has made what is in a slot."""
+        """Return the event that has made what is in a slot; None without one."""
         position = self._event_of.get(slot)
         return None if position is None else self.events[position]
 
     @property
     def with_graph(self) -> Set[int]:
-        """Slots that a backward may start from or go through."""
+        """The slots that a backward may start from or go through."""
         return self._with_graph
 
     def living(self) -> list[tuple[int, torch.Tensor]]:
-        """Slots whose tensor somebody still holds."""
+        """Return (slot, tensor) for tensors that somebody still holds."""
         return [(slot, tensor) for ref, slot in self._slot_of.values() if (tensor := ref()) is not None]
 
     def originals(self, kept: torch.Tensor) -> list[torch.Tensor]:
-        """The user's tensors that share their memory with what is kept here."""
+        """Return the user's tensors that share their memory with what is kept here."""
         key = storage_of(kept)
         return [tensor for tensor, alias in self._aliases.values() if storage_of(alias) == key]
 
     def making(self, *slots: int) -> list[tuple[int, Event]]:
-        """The events that these slots depend on, in order, with their positions."""
+        """Return (position, event) in order for the events that these slots depend on."""
         wanted = list(slots)
         needed: set[int] = set()
         while wanted:
@@ -527,7 +527,7 @@ class Tape:
         return [(position, self.events[position]) for position in sorted(needed)]
 
     def mutated(self, events: list[tuple[int, Event]]) -> str:
-        """Names the first input or parameter whose content was changed in place since it was used, or ''.
+        """Describe the first input or parameter that was changed in place since it was used; "" if none was.
 
         What is computed again would start from other values than the run did, and could only accuse the wrong one.
         """
@@ -540,7 +540,7 @@ class Tape:
         return ""
 
     def spend(self, microbatch: Microbatch) -> None:
-        """Its backward frees the graph that it goes through: nothing can start from there once more."""
+        """Note that a backward has freed the graph that it went through: no other can start from there."""
         wanted = [slot for slot in microbatch.roots if slot in self._with_graph]
         while wanted:
             position = self._event_of[wanted.pop()]
@@ -549,7 +549,7 @@ class Tape:
                 wanted += self._with_graph.intersection(self.events[position].needs)
 
     def clear(self) -> None:
-        """An update has been done: forget everything but what a later backward can still go through.
+        """Forget everything but what a later backward can still go through: an update has been done.
 
         That is how a generator's output, made before the discriminator's update, comes into the generator's loss.
         """
@@ -588,7 +588,7 @@ class Tape:
         self._kept_bytes += sum(map(self._bytes_beside, self.events))
 
     def _unspent(self) -> list[Event]:
-        """The events whose results somebody still holds with their graph, and what these were made from."""
+        """Return the events whose results somebody still holds with their graph, and what these were made from."""
         if self.broken or not self.events:
             return []
         alive = {number for ref, number in self._slot_of.values() if number in self._with_graph and ref() is not None}
@@ -597,7 +597,7 @@ class Tape:
 
 
 def _number(tensor: torch.Tensor) -> torch.Tensor:
-    """What a tensor of one element holds now: compiled code may have its next run write to the same memory."""
+    """Return the value of a one-element tensor, as a copy where compiled code may write to its memory again."""
     held = tensor.detach()
     return held.clone() if type(tensor.grad_fn).__name__ == "CompiledFunctionBackward" else held
 
@@ -611,12 +611,12 @@ def _cut_at(event: Event) -> str:
 
 
 def is_trainable_leaf(tensor: torch.Tensor) -> bool:
-    """Whether a gradient ends here: a parameter, of a module or not."""
+    """Return whether a gradient ends here: a parameter, of a module or not."""
     return tensor.requires_grad and tensor.is_leaf
 
 
 def storage_of(tensor: torch.Tensor) -> int:
-    """What tells whether two tensors share memory; 0: it has none."""
+    """Return a number that two tensors share if they share memory; 0: the tensor has none."""
     try:
         return tensor.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):
@@ -624,7 +624,7 @@ def storage_of(tensor: torch.Tensor) -> int:
 
 
 def _kept(args: Any, keep: Callable[[torch.Tensor], torch.Tensor]) -> Any:
-    """`replace_tensors`, faster for what loss code mostly passes: a flat tuple of tensors and numbers."""
+    """Do what `replace_tensors` does, faster for what loss code mostly passes: a flat tuple of tensors and numbers."""
     if type(args) is not tuple:
         return replace_tensors(args, keep)
     for each in args:
@@ -637,7 +637,7 @@ def _kept(args: Any, keep: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 
 
 def versions_of(tensors: Sequence[torch.Tensor]) -> list[int]:
-    """`version_of` each."""
+    """Return the version counter of each tensor, as `version_of` does."""
     try:
         return [tensor._version for tensor in tensors]
     except RuntimeError:
@@ -645,7 +645,7 @@ def versions_of(tensors: Sequence[torch.Tensor]) -> list[int]:
 
 
 def version_of(tensor: torch.Tensor) -> int:
-    """The version counter; -1 for inference tensors, which have none."""
+    """Return the version counter; -1 for inference tensors, which have none."""
     try:
         return tensor._version
     except RuntimeError:

@@ -40,7 +40,7 @@ class TensorKeeper:
         self._copy(microbatch, site.name, f"{port}#{call}" if call else port, tensor)
 
     def flush(self, step: int) -> list[Path]:
-        """Write what was kept since the last call as values of `step`; the files written."""
+        """Write what was kept since the last call as values of `step`; return the files written."""
         for name, microbatch in self._last.items():
             module = self._sites[name].ref()
             if module is not None:
@@ -91,7 +91,7 @@ class TensorKeeper:
 
 
 def _on_host(tensor: Tensor, limit_bytes: int) -> Tensor | None:
-    """A contiguous copy of the local values, complex numbers as pairs; None if it would be larger than the limit."""
+    """Return a contiguous copy of the local values, complex numbers as pairs; None if it is larger than the limit."""
     if hasattr(tensor, "to_local"):
         tensor = tensor.to_local()  # type: ignore[operator]
     if hasattr(tensor, "wait") and type(tensor).__name__ == "AsyncCollectiveTensor":

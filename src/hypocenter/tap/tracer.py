@@ -79,7 +79,7 @@ class OpTracer(Mode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Compiled regions are run eagerly in a replay; nothing of ours may reach their tracing."""
+        """Return True: compiled regions run eagerly in a replay, and nothing of ours may reach their tracing."""
         return True
 
     def restart(self) -> None:
@@ -92,11 +92,11 @@ class OpTracer(Mode):
         self._flow.end()
 
     def starts_from(self, seeds: Sequence[torch.Tensor | None]) -> None:
-        """Backward is about to be run, from these gradients; None: torch makes one."""
+        """Begin to follow backward, which starts from these gradients (None where torch makes one)."""
         self._flow.start(seeds)
 
     def keep_captured(self, storages: set[int]) -> None:
-        """The values of these storages are about to be taken away: copy what is captured of them."""
+        """Copy what is captured of these storages, as their values are about to be taken away."""
 
         def kept(tensor: torch.Tensor) -> torch.Tensor:
             return tensor.clone() if storage_key(tensor) in storages else tensor
@@ -109,16 +109,16 @@ class OpTracer(Mode):
                 leaf.tensor = kept(leaf.tensor)
 
     def trace(self) -> tuple[TracedOp, ...]:
-        """The ops as plain data, for the blame walk."""
+        """Return the ops as plain data, for the blame walk."""
         return tuple(node.traced for node in self.nodes)
 
     def edge_to(self, tensor: torch.Tensor) -> Edge:
-        """Who made this tensor (of a DTensor, what is here of it), and what it holds."""
+        """Return who made this tensor (of a DTensor, what is here of it), and what it holds."""
         tensor = getattr(tensor, "_local_tensor", tensor)
         return self._looked_at(tensor, self._edge(tensor), tensor, None, "the result")
 
     def sent(self) -> list[Edge]:
-        """Values that went to other ranks and were not finite."""
+        """Return the values that went to other ranks and were not finite."""
         return [edge for node in self.nodes if node.traced.is_collective for edge in node.traced.inputs if edge.real]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -150,7 +150,7 @@ class OpTracer(Mode):
         return out
 
     def _collective(self, func: Any, name: str, args: Any, kwargs: Any) -> Any:
-        """It is never kept to be executed again: one rank alone would wait for the others."""
+        """Run a collective and trace it. It is not kept for a replay, in which one rank would wait for the others."""
         read = operands(func, args)
         place = self.context.place(name)
         edges = tuple(self._looked_at(tensor, self._edge(tensor), tensor, place, name) for tensor in read)
@@ -215,14 +215,14 @@ class OpTracer(Mode):
         self.after_op(base, outputs)
 
     def is_kept(self, node: Node, read: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
-        """Whether what is needed to execute an op again is kept, if there is room."""
+        """Return whether what is needed to execute an op again is to be kept, if there is room."""
         return is_transition(node.traced)
 
     def after_op(self, base: str, outputs: Sequence[torch.Tensor]) -> None:
-        """An op was traced, `base` is its name without namespace and overload: for others to follow."""
+        """Do nothing; subclasses hear of each traced op here, by its name without namespace and overload."""
 
     def met_unseen(self, tensor: torch.Tensor) -> None:
-        """What is read here no traced op has written: for others to follow."""
+        """Do nothing; subclasses hear here of a tensor that is read and that no traced op has written."""
 
     def _has_room(self) -> bool:
         return self._n_captures < MAX_CAPTURES and self._n_captured_bytes < MAX_CAPTURED_BYTES
@@ -236,7 +236,7 @@ class OpTracer(Mode):
         captured: dict[int, torch.Tensor | LeftOut],
         outputs: tuple[torch.Tensor, ...],
     ) -> None:
-        """What is needed to execute it again."""
+        """Keep what is needed to execute the op again."""
         node.func, node.numerics = func, capture_numerics()
         node.args, node.kwargs = detached(args, captured), detached(kwargs, captured)
         if (left_out := largest_left_out((node.args, node.kwargs))) is not None:
@@ -281,7 +281,7 @@ class OpTracer(Mode):
         place: OpPlace,
         name: str,
     ) -> tuple[Edge, ...]:
-        """An op has made something bad of good values: was what it read as good as the trace knows?"""
+        """Look at what an op has read that made something bad of good values: was it as good as the trace knows?"""
         changed = {storage_key(tensor) for tensor in outputs}
         found: list[Edge] = []
         for tensor, edge in zip(read, edges, strict=True):
@@ -294,7 +294,7 @@ class OpTracer(Mode):
     def _looked_at(
         self, tensor: torch.Tensor, edge: Edge, value: torch.Tensor, place: OpPlace | None, name: str
     ) -> Edge:
-        """The edge of what an op reads, after a look at it: it may have been written by what nobody traced.
+        """Return the edge of what an op reads after a look at it, as something untraced may have written it.
 
         Args:
             value: the values that it had then.
@@ -318,7 +318,7 @@ class OpTracer(Mode):
     def _unseen(
         self, tensor: torch.Tensor, edge: Edge, value: torch.Tensor, bits: int, place: OpPlace | None, name: str
     ) -> Edge:
-        """A node for what has written this: it has no inputs but those bad ones that were at hand."""
+        """Add a node for what has written this untraced; its inputs are the bad tensors that were at hand."""
         self.met_unseen(tensor)
         writer = self.nodes[edge.producer] if edge.producer >= 0 else None
         where = writer.place if writer is not None else place or self.nodes[-1].place
@@ -337,7 +337,7 @@ class OpTracer(Mode):
         return Edge(producer=index, bits=bits)
 
     def _known(self, tensor: torch.Tensor) -> Edge | None:
-        """What is known of a tensor without a look; None: nothing."""
+        """Return what is known of a tensor without a look; None if nothing is."""
         if not self._storages.knows(tensor):
             return None
         return Edge(producer=self._storages.read(tensor)[0], bits=self._bits.get(storage_key(tensor), 0))
@@ -362,7 +362,7 @@ class OpTracer(Mode):
 
 
 def _literal_bits(args: Any, kwargs: Any) -> int:
-    """Infinite Python numbers among an op's arguments: full(..., -inf), masked_fill(..., -inf)."""
+    """Return which infinite Python numbers an op is given: full(..., -inf), masked_fill(..., -inf)."""
     bits = 0
     for value in (*args, *kwargs.values()):
         if isinstance(value, float) and math.isinf(value):

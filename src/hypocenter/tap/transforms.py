@@ -23,11 +23,11 @@ _level: Callable[[], object] = torch._C._functorch.peek_interpreter_stack  # typ
 
 
 class TransformedCall(functools.partial[Any]):
-    """What is called again: the user's own code runs inside, so its operations have lines of their own."""
+    """What a replay calls again: the user's code runs inside, so its operations have lines of their own."""
 
 
 class Transforms:
-    """Notes them on the tapes of the program's own operations.
+    """Notes calls of transformed functions on the tapes of the program's own operations.
 
     Args:
         user_code: notes what comes before and after them.
@@ -51,17 +51,17 @@ class Transforms:
         gradients, values, mapped = eager_transforms.grad_impl, eager_transforms.grad_and_value_impl, vmap.vmap_impl
 
         def of_gradients(*given: Any) -> Callable[[Any], None] | None:
-            """(func, argnums, has_aux, args, kwargs)."""
+            """Hear a call that is given (func, argnums, has_aux, args, kwargs)."""
             return self._begin(TransformedCall(_of_grad, gradients, given[:3]), given[3], given[4], is_grad=True)
 
         def of_values(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callable[[Any], None] | None:
-            """The same, behind a decorator."""
+            """Hear a call that is given the same behind a decorator."""
             if kwargs or len(args) != 5:
                 return None
             return self._begin(TransformedCall(_of_grad, values, args[:3]), args[3], args[4], is_grad=True)
 
         def of_vmap(*given: Any) -> Callable[[Any], None] | None:
-            """(func, in_dims, out_dims, randomness, chunk_size, args, kwargs)."""
+            """Hear a call that is given (func, in_dims, out_dims, randomness, chunk_size, args, kwargs)."""
             return self._begin(TransformedCall(mapped, *given[:5]), given[5], given[6], is_grad=False)
 
         undo = [
@@ -116,7 +116,7 @@ class Transforms:
         return end
 
     def _switch_off(self, error: Exception) -> None:
-        """The user's call must not fail because of us."""
+        """Note no more calls after an error of ours: the user's call must not fail because of us."""
         self._is_off, self._is_inside = True, False
         self._fail(f"calls of torch.func are not noted any more: {error!r}")
 

@@ -22,7 +22,7 @@ _LEAVES = (
 
 
 def tensors(value: object) -> Iterator[tuple[str, Tensor]]:
-    """Every tensor in a nested value with its port suffix: "" for a bare tensor, "[0]", "[logits]", "[0][k]".
+    """Yield every tensor in a nested value with its port suffix: "" for a bare tensor, "[0]", "[logits]".
 
     Looks into sequences, mappings, dataclasses, ModelOutput, and the attributes of any other object (KV caches), but
     not into modules, optimizers and code. Depth and count are bounded, cycles are safe; a container met twice is
@@ -34,14 +34,14 @@ def tensors(value: object) -> Iterator[tuple[str, Tensor]]:
 
 
 def flatten(value: object, prefix: str = "") -> list[tuple[str, Tensor]]:
-    """The same as a list, with `prefix` before each suffix."""
+    """Return every tensor in a nested value with its suffix, as `tensors` does, with `prefix` before each."""
     walk = Walk(Tensor, _LEAVES)
     walk.visit(value, prefix, 0)
     return walk.found
 
 
 def replace_tensors(value: Any, fn: Callable[[Tensor], Tensor]) -> Any:
-    """The same structure with `fn(tensor)` in place of every tensor that `tensors` finds.
+    """Return the same structure with `fn(tensor)` in place of every tensor that `tensors` finds.
 
     Types are kept (ModelOutput, namedtuple, dataclass, any object that can be shallow-copied); what holds no changed
     tensor is returned as it is, not copied. A tensor or container that sits at two places is replaced by one object.

@@ -55,7 +55,7 @@ class UpdateListener(Protocol):
 
 
 class UpdateTap:
-    """Attach the listener to every way in which training goes back and updates."""
+    """Connects the listener with every way in which training runs backward and updates."""
 
     def __init__(self, listener: UpdateListener) -> None:
         self._listener = listener
@@ -123,13 +123,13 @@ class UpdateTap:
 
     @property
     def _is_nested(self) -> bool:
-        """Inside a backward (reentrant checkpointing), or in what is our own."""
+        """Whether this is inside a backward (reentrant checkpointing), or in what is our own."""
         return self._listener.paused or bool(self._depth) or _is_in_backward()
 
     def _engine(
         self, tensors: Any, grad_tensors: Any, keep_graph: bool, create_graph: bool, inputs: Any, accumulate_grad: bool
     ) -> Callable[[Any], None] | None:
-        """The engine itself was called."""
+        """Hear a call of autograd's engine itself, as one of `backward` or `grad`."""
         if accumulate_grad:
             return self._backward(tensors, grad_tensors, keep_graph)
         others = (True, None, _functorch_level() is not None)
@@ -138,7 +138,7 @@ class UpdateTap:
     def _gradients(
         self, outputs: Any, inputs: Any, grad_outputs: Any, retain_graph: Any, create_graph: Any, *others: Any
     ) -> Rebound | None:
-        """`torch.autograd.grad`: what comes is used by the program itself, or is a part of its loss."""
+        """Hear `torch.autograd.grad`: the program uses its result itself, or it is a part of its loss."""
         is_batched = others[2]  # several gradients of each input at once: none of them is for an update
         if self._is_nested or create_graph or is_batched or _functorch_level() is not None:
             return None
@@ -174,7 +174,7 @@ class UpdateTap:
 
     @contextlib.contextmanager
     def scaled_step(self, update: ScaledUpdate) -> Generator[None, None, None]:
-        """Around a scaler's own step: what its optimizer, or a scaler inside it, does there belongs to it."""
+        """Tell of a scaler's step around it: what its optimizer, or a scaler inside it, does there belongs to it."""
         if self._in_scaled_step or self._listener.paused:
             yield
             return
@@ -200,7 +200,7 @@ class UpdateTap:
         return functools.partial(_close, around)
 
     def _unscale(self, scaler: Any, optimizer: Any) -> Callable[[Any], None]:
-        """The user's own call of `unscale_`, and the one that `step` makes when there was none."""
+        """Tell of the user's call of `unscale_`, and of the one that `step` makes when there was none."""
         unscaling = None if self._is_deaf else self._unscaling(scaler, optimizer)
         if unscaling is not None:
             self._listener.before_unscale(unscaling)
@@ -219,7 +219,7 @@ class UpdateTap:
             self._listener.after_unscale(unscaling)
 
     def _check_inf(self, scaler: Any, optimizer: Any) -> Callable[[Any], None]:
-        """Inside the step of a fused optimizer, which takes the scale out and skips in its own kernel."""
+        """Read what a fused optimizer's step found, which takes the scale out and skips in its own kernel."""
         return lambda result: None if result is RAISED else self._note_found_inf(scaler, optimizer)
 
     @property
@@ -227,12 +227,12 @@ class UpdateTap:
         return self._listener.paused or self._in_scaled_step or torch.compiler.is_compiling()
 
     def _note_found_inf(self, scaler: Any, optimizer: Any) -> None:
-        """Read it before the optimizer's kernels are queued: the check of the step has only just waited."""
+        """Read what was found before the optimizer's kernels are queued, as the check has only just waited."""
         if self._in_scaled_step and not self._is_found:
             self._found_inf = _found_inf(scaler, optimizer, may_wait=True)
 
     def _unscaling(self, scaler: Any, optimizer: Any) -> Unscaling | None:
-        """None when the scaler is off, has unscaled these already (torch says so), or this is a call inside another."""
+        """Describe a call of `unscale_`; None if the scaler is off, has done so already, or is inside another call."""
         try:
             if self._in_unscale or not scaler.is_enabled() or is_unscaled(scaler, optimizer):
                 return None
@@ -241,7 +241,7 @@ class UpdateTap:
             return None
 
     def _watch_unscale(self) -> None:
-        """Patch scalers that have an `unscale_` of their own (FSDP's): their classes may be made at any time."""
+        """Listen to scalers with an `unscale_` of their own (FSDP's), whose classes may be made at any time."""
         for kind in _subclasses(torch.amp.GradScaler):
             unscale = vars(kind).get("unscale_")
             if callable(unscale) and unscale not in self._unscales:
@@ -250,7 +250,7 @@ class UpdateTap:
 
     @contextlib.contextmanager
     def plain_step(self, update: PlainUpdate) -> Generator[None, None, None]:
-        """Around the step of a framework's own optimizer, in which a torch optimizer updates copies."""
+        """Tell of the step of a framework's own optimizer around it; a torch optimizer updates copies in there."""
         if self._in_scaled_step or self._listener.paused:
             yield
             return
@@ -295,7 +295,7 @@ class UpdateTap:
         return (args[0], watched, *args[2:]), kwargs
 
     def _evaluated(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any]) -> Callable[[], Any]:
-        """A closure each of whose calls is told of as an evaluation of one update. LBFGS calls it many times.
+        """Wrap a closure so that each of its calls is told of as an evaluation. LBFGS calls it many times per update.
 
         The first one's gradients are what the update starts from. Before each later one the optimizer moves parameters.
         """
@@ -339,7 +339,7 @@ class UpdateTap:
             self._listener.after_update(optimizer)
 
     def _is_part(self, optimizer: torch.optim.Optimizer) -> bool:
-        """Whether it steps inside the step of one that holds all its parameters: they are one update."""
+        """Return whether it steps inside the step of one that holds all its parameters, so they are one update."""
         if self._outer is None or self._outer is optimizer:
             return False
         held = {id(parameter) for parameter in _parameters_of(self._outer)}
@@ -350,7 +350,7 @@ _STEP = getattr(torch.optim.Optimizer.profile_hook_step(lambda _: None), "__code
 
 
 def _n_under_way(optimizer: torch.optim.Optimizer) -> int:
-    """How many steps of this optimizer are under way on this thread: a class's own, and that of its base class."""
+    """Return how many steps of this optimizer are under way: a class's own, and those of its base classes."""
     n, frame = 0, sys._getframe(1)
     while frame is not None:
         n += frame.f_code is _STEP and frame.f_locals.get("self") is optimizer
@@ -363,7 +363,7 @@ def _parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 
 
 def _leaf_at(wanted: Any) -> Any:
-    """The tensor whose gradient is asked for, also where it is named by its place in the graph."""
+    """Return the tensor whose gradient is asked for, also where it is named by its place in the graph."""
     return getattr(wanted.node, "variable", wanted) if isinstance(wanted, GradientEdge) else wanted
 
 
@@ -410,7 +410,7 @@ def _subclasses(kind: type) -> list[type]:
 
 
 def _scaled_update(scaler: Any, optimizer: Any) -> ScaledUpdate | None:
-    """None: the scaler is off, or is nothing that we understand. Never raises: this is the user's step."""
+    """Describe a scaler's step; None if the scaler is off, or is unlike any known. Never raises."""
     try:
         if not scaler.is_enabled():
             return None

@@ -79,7 +79,7 @@ _OF_GRAPH, _BESIDE = _Before(True), _Before(False)
 
 
 class UserCode(TorchFunctionMode):
-    """Notes each torch call of the user's own code.
+    """A mode that notes each torch call of the user's own code.
 
     Args:
         tape: of the step.
@@ -145,7 +145,7 @@ class UserCode(TorchFunctionMode):
         return result
 
     def _before(self, name: str, args: Any, kwargs: Any, *, writes: bool) -> _Before | None:
-        """What is to be kept before the operation runs; None when that failed."""
+        """Return what is known and kept before an operation runs; None when that failed."""
         try:
             is_of_graph = _requires_grad(args)
             if not writes and name not in _RANDOM:
@@ -172,15 +172,15 @@ class UserCode(TorchFunctionMode):
                     self._writers[id(each)] = self._writers[storage_of(each)] = frame.f_code, frame.f_lineno
 
     def writer_of(self, tensor: torch.Tensor) -> tuple[CodeType, int] | None:
-        """The line of the user's code that has written to a tensor since the last update, if one was seen."""
+        """Return the line of the user's code that has written to a tensor since the last update, if one was seen."""
         return self._writers.get(storage_of(tensor)) or self._writers.get(id(tensor))
 
     def forget_writers(self) -> None:
-        """An update has been made."""
+        """Forget who has written to tensors, as an update has been made."""
         self._writers.clear()
 
     def _tape_for(self, is_of_graph: bool, result: Any) -> Tape | None:
-        """Where an operation belongs, None: nowhere."""
+        """Return the tape that an operation belongs on; None for none."""
         if torch.is_grad_enabled() and (self.follows_module or is_of_graph or _is_computed(result)):
             return self.tape
         return None if is_of_graph else self.prelude
@@ -214,11 +214,11 @@ class UserCode(TorchFunctionMode):
 
     @property
     def is_inside(self) -> bool:
-        """Whether one of its own calls is under way: what that calls is a part of it."""
+        """Whether one of the mode's own calls is under way: what that calls is a part of it."""
         return bool(self._n_inside)
 
     def make_room(self) -> None:
-        """In a program that has only computed outputs so far, no step begins that would clear the prelude."""
+        """Clear a full prelude in a program that has only computed outputs so far, where no step begins to do so."""
         if self.prelude.is_full and not self.has_trained:
             self.prelude.clear()
 
@@ -238,14 +238,14 @@ class UserCode(TorchFunctionMode):
             self._fail(tape.broken)
 
     def _is_traced(self, values: Any) -> bool:
-        """Whether there are no numbers, only shapes and names of them: under vmap, export, or a tracer of any kind."""
+        """Return whether tensors have no numbers now, only shapes: under vmap, export, or a tracer of any kind."""
         if _functorch_level() is not None:
             self.has_met_func = True
             return True
         return is_graph_taken() or _is_shadow(values)
 
     def _forget(self, written: Any) -> None:
-        """These were changed in place in a way that is not done again."""
+        """Take these tensors for ones from outside: they were changed in place by something that is not replayed."""
         for each in written:
             if isinstance(each, (list, tuple)):
                 self._forget(each)
@@ -256,7 +256,7 @@ class UserCode(TorchFunctionMode):
                 self.prelude.forget(each)
 
     def resume(self) -> None:
-        """Note what comes; put the mode on the stack of this thread if it is not there."""
+        """Note operations from here on; put the mode on this thread's stack if it is not there."""
         self.is_active = True
         self._parameters.clear()
         if not self._python_operators.is_on:
@@ -273,7 +273,7 @@ class UserCode(TorchFunctionMode):
 
     @contextlib.contextmanager
     def quiet(self) -> Generator[None, None, None]:
-        """Note nothing of what runs in here."""
+        """Note nothing of what runs in this context."""
         was_active = self.is_active
         self.suspend()
         try:
@@ -283,7 +283,7 @@ class UserCode(TorchFunctionMode):
                 self.resume()
 
     def pass_by(self, *_: object) -> Callable[[Any], None] | None:
-        """A function begins that touches every parameter and computes nothing: as for `own_frame.hear`."""
+        """Note nothing of a function that touches every parameter and computes nothing; heard by `own_frame.hear`."""
         if not self.is_active or self._n_inside:
             return None
         parameters = set(self._parameters)
@@ -296,7 +296,7 @@ class UserCode(TorchFunctionMode):
         return end
 
     def suspend(self) -> None:
-        """Take the mode out of the stack. Inside one of its own calls it is not there: then it only goes quiet."""
+        """Take the mode off the stack. Inside one of its own calls it is not there: then it only stops noting."""
         self.is_active = False
         if self._python_operators.is_on:
             self._python_operators.put_back()
@@ -308,7 +308,7 @@ class UserCode(TorchFunctionMode):
 
 
 def _default_device() -> object:
-    """The mode of `torch.set_default_device`, None without one. That of `with torch.device(...)` is like any other."""
+    """Return the mode of `torch.set_default_device`, None without one; `with torch.device(...)` does not count."""
     return getattr(getattr(torch, "_GLOBAL_DEVICE_CONTEXT", None), "device_context", None)
 
 
@@ -320,7 +320,7 @@ def _pop_all() -> list[Any]:
 
 
 def is_graph_taken() -> bool:
-    """Whether what runs now is written down by torch.jit.trace, make_fx or torch.export, which would write down us too.
+    """Return whether torch.jit.trace, make_fx or torch.export writes down what runs now, as it would write us too.
 
     Also by a device that captures a graph, and under a FakeTensorMode of the program's own: no tensor has numbers.
     """
@@ -329,7 +329,7 @@ def is_graph_taken() -> bool:
 
 
 def _is_shadow(values: Any) -> bool:
-    """Whether there is a tensor without numbers among them."""
+    """Return whether there is a tensor without numbers among the values."""
     for value in values:
         if isinstance(value, torch.Tensor):
             if value.is_meta or (type(value) not in _ORDINARY and _is_fake(value)):
@@ -376,7 +376,7 @@ def _is_computed(result: Any) -> bool:
 
 
 def _is_data_of_leaf(args: Any, result: Any) -> bool:
-    """`p.data` or `p.detach()` of a trainable leaf."""
+    """Return whether this is `p.data` or `p.detach()` of a trainable leaf."""
     if not isinstance(result, torch.Tensor) or result.requires_grad or len(args) != 1:
         return False
     leaf = args[0]
@@ -387,7 +387,7 @@ def _is_data_of_leaf(args: Any, result: Any) -> bool:
 # somebody's own function, which is about to call the method, the mode gets that function, and by calling it would run
 # it twice.
 def called(func: Any) -> Any:
-    """The method of torch itself, for what a mode was given as `func`; `func` unless somebody has replaced one."""
+    """Return torch's own method for what a mode was given as `func`; `func` itself unless somebody has replaced one."""
     if type(func) in _OF_TORCH:
         return func
     getter = getattr(func, "__self__", None)

@@ -21,7 +21,7 @@ _MAX_ITEMS = 64  # of a list or dict of modules that is looked into
 
 
 def variables_of(frame: FrameType) -> Mapping[str, Any]:
-    """The variables of a frame that is running; nothing is kept alive by having looked.
+    """Return the variables of a frame that is running, without keeping anything alive by having looked.
 
     Up to Python 3.12 a frame keeps the snapshot that it gives, and with it the values of that moment, a batch and its
     outputs among them. So the snapshot is emptied, except where the function may have asked for it itself.
@@ -36,7 +36,7 @@ def variables_of(frame: FrameType) -> Mapping[str, Any]:
 
 
 def variable_name(module: nn.Module, frame: FrameType | None, taken: frozenset[str] = frozenset()) -> str:
-    """The user's name of a module: `netD`, `generator` for `self.generator`, `nets.0` for an item of `nets`; or "".
+    """Return the user's name of a module: `netD`, `generator` for `self.generator`, `nets.0` in a list; or "".
 
     Variables of the outermost frame come first: a function further in calls every model by the name of its parameter.
 

@@ -41,7 +41,7 @@ class Walk:
 
 
 def children(value: Any) -> list[tuple[Any, Any]]:
-    """(key, child) of a sequence, a mapping, or the attributes of any other object."""
+    """Return (key, child) of a sequence, a mapping, or the attributes of any other object."""
     try:
         if isinstance(value, (tuple, list, deque)):
             return list(enumerate(cast("list[Any]", value)))

@@ -13,25 +13,25 @@ T = TypeVar("T")
 
 
 class Ref(weakref.ref[T]):
-    """A weak reference that is told from those of others."""
+    """A weak reference of ours, which can be told from those of others."""
 
     __slots__ = ()
 
 
 class _Others:
-    """The module `weakref` as torch's swap sees it."""
+    """Stands in for the module `weakref` in torch's swap of tensors."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(weakref, name)
 
     @staticmethod
     def getweakrefs(thing: Any) -> list[Any]:
-        """Those that are not ours."""
+        """Return the weak references to a thing that are not ours."""
         return [each for each in weakref.getweakrefs(thing) if not isinstance(each, Ref)]
 
 
 def leave_swaps_alone() -> None:
-    """From here on torch swaps tensors that only we refer to weakly. For good: references outlive what made them."""
+    """Let torch swap tensors that only we refer to weakly, for good: references outlive what made them."""
     import torch
 
     if getattr(torch.utils, "weakref", None) is weakref:

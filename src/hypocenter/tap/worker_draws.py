@@ -22,7 +22,7 @@ _NESTED = 8  # datasets inside others
 
 
 def alike_in_workers(iterator: Any) -> str:
-    """What draws the same numbers in every worker, as the program calls it; "": nothing that can be told.
+    """Name what draws the same numbers in every worker, as the program calls it; "" if nothing is known to.
 
     Args:
         iterator: of a DataLoader.
@@ -47,7 +47,7 @@ def _names_in(function: Any) -> tuple[str, ...]:
 
 
 def _names_of_all(kind: type) -> set[str]:
-    """Names in all methods of a class."""
+    """Return the names that all methods of a class use."""
     methods = (
         value for each in kind.__mro__ if not each.__module__.startswith("torch.") for value in vars(each).values()
     )
@@ -55,7 +55,7 @@ def _names_of_all(kind: type) -> set[str]:
 
 
 def _holders(dataset: Any) -> Iterator[tuple[str, Any]]:
-    """The dataset, those inside it, and what they call."""
+    """Yield (name, object) of the dataset, of those inside it, and of what they call."""
     for _ in range(_NESTED):
         yield type(dataset).__name__, dataset
         for value in list(getattr(dataset, "__dict__", {}).values()):
@@ -73,7 +73,7 @@ def _kinds() -> tuple[type, ...]:
 
 
 def _seeds_alike(init: FunctionType) -> bool:
-    """Whether it seeds something, and asks for no number that is another one in each worker."""
+    """Return whether the function seeds something, and asks for no number that differs between workers."""
     code = init.__code__
     if not code.co_argcount or code.co_freevars or code.co_flags & 0x0C or _OWN_SEEDS & set(code.co_names):
         return False

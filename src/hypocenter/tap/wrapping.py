@@ -12,7 +12,7 @@ Make = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 
 def wrap_in_place(function: FunctionType, make: Make) -> Undo:
-    """Put something around a function that stays the object it is. Returns the undo.
+    """Wrap a function that stays the object it is. Returns the undo.
 
     Args:
         function: of a module. A closure that does not keep what it wraps under the name `func` is left alone.
@@ -37,7 +37,7 @@ def _forward(*args: Any, **kwargs: Any) -> Any:
 
 
 def _wrap_plain(function: FunctionType, make: Make) -> Undo:
-    """An undecorated function gets code that calls ours, which it finds among its module's globals."""
+    """Give an undecorated function code that calls ours, which it finds among its module's globals."""
     own, name = function.__code__, f"_hypocenter_{function.__name__}"
     original = FunctionType(own, function.__globals__, function.__name__, function.__defaults__)
     original.__kwdefaults__ = function.__kwdefaults__
@@ -57,7 +57,7 @@ def _wrap_plain(function: FunctionType, make: Make) -> Undo:
 
 
 def wrap_attribute(module: Any, name: str, make: Make) -> Undo:
-    """Put something in the place of a module's attribute, for all who look it up there. Returns the undo."""
+    """Replace a module's attribute by a wrapper, for all who look it up there. Returns the undo."""
     original = getattr(module, name)
     replacement = make(original)
     setattr(module, name, replacement)

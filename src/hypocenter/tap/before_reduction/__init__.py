@@ -47,7 +47,7 @@ class Adapter(Protocol):
     needs: str
 
     def attach(self, tell: Tell, warn: Callable[[str], None]) -> Undo:
-        """Patch; returns the undo."""
+        """Patch the framework; returns the undo."""
         ...
 
 
@@ -63,7 +63,7 @@ class Adapters:
         self._undos: list[Undo] = []
 
     def look(self) -> None:
-        """Attach what is there now. Costs a few dictionary look-ups."""
+        """Attach adapters whose framework is imported by now. Costs a few dictionary look-ups."""
         for adapter in [a for a in self._waiting if a.needs in sys.modules]:
             self._waiting.remove(adapter)
             try:
@@ -79,7 +79,7 @@ class Adapters:
 
 
 def around(owner: Any, name: str, before: Callable[..., None]) -> Undo:
-    """Call `before` with the arguments of each call of `owner.name`; what it raises is its own affair.
+    """Call `before` with the arguments of each call of `owner.name`; it has to catch its own errors.
 
     Raises:
         AttributeError: there is no such function in this version.

@@ -25,7 +25,7 @@ class ByHand(Listener):
         self.is_armed = False
 
     def before(self, call: Call) -> None:
-        """Is it gradients that are about to be added?"""
+        """Tell of the local gradients if it is gradients that are about to be added up."""
         is_reduction = call.reduce in _ADDS and len(call.ranks) > 1 and not call.is_functional
         if not self.is_armed or not is_reduction or torch.compiler.is_compiling():
             return
@@ -54,7 +54,7 @@ class ByHand(Listener):
         return n > 1 and n == sum(local.gradient.numel() for local in self._all())
 
     def _of(self, tensor: torch.Tensor) -> Iterable[Local]:
-        """The parameter whose gradient this is."""
+        """Yield the parameter whose gradient this tensor is."""
         address = tensor.data_ptr()
         for ref in self._by_size.get(tensor.numel(), ()):
             parameter = ref()

@@ -41,7 +41,7 @@ class DdpLocals:
         self.is_on = True
 
     def look(self, roots: Iterable[nn.Module]) -> None:
-        """Find the DDP modules in these; to be called when the models have changed."""
+        """Find the DDP modules in these models; to be called when the models have changed."""
         found = [m for root in roots for m in root.modules() if isinstance(m, DistributedDataParallel)]
         self._modules = [Ref(m) for m in found]
         for module in found:
@@ -50,11 +50,11 @@ class DdpLocals:
                 self._hooked[id(module)] = Ref(module), handles
 
     def modules(self) -> list[DistributedDataParallel]:
-        """The live ones."""
+        """Return the DDP modules that are alive."""
         return [module for ref in self._modules if (module := ref()) is not None]
 
     def before_backward(self, roots: Sequence[torch.Tensor]) -> None:
-        """Backward begins at these: queue a look at its end."""
+        """Queue a look at the end of the backward that begins at these roots."""
         self._is_queued = False
         self._held, self._held_bytes = [], 0
         if not self.is_on or not any(m.require_backward_grad_sync for m in self.modules()) or _compiled_autograd():
@@ -62,7 +62,7 @@ class DdpLocals:
         self._roots = [r.register_hook(self._begun) for r in roots if r.requires_grad and not r.is_leaf]
 
     def after_backward(self) -> None:
-        """It is over."""
+        """Take the hooks off the roots, and forget the gradients that were held: backward is over."""
         for handle in self._roots:
             handle.remove()
         self._roots = []
@@ -122,7 +122,7 @@ class DdpLocals:
 
 
 def reduced_by(module: DistributedDataParallel) -> list[nn.Parameter]:
-    """What DDP reduces: it was told to leave some alone. From its own list, which it makes once."""
+    """Return the parameters that DDP reduces (it may be told to leave some), from its own list, made once."""
     own = cast("list[nn.Parameter] | None", getattr(module, "_module_parameters", None))
     if own is None:  # another version of torch
         ignored = cast("set[str]", getattr(module, "parameters_to_ignore", ()))
@@ -131,14 +131,14 @@ def reduced_by(module: DistributedDataParallel) -> list[nn.Parameter]:
 
 
 def is_plain_mean(module: DistributedDataParallel) -> bool:
-    """Whether the reduced gradient is the mean of the local ones in their own format, and nothing else."""
+    """Return whether the reduced gradient is the mean of the local ones in their own format, and nothing else."""
     is_uneven = getattr(getattr(module, "_join_config", None), "enable", False)
     has_hook = bool(getattr(module, "_comm_hooks", ())) or getattr(module, "mixed_precision", None) is not None
     return not (is_uneven or has_hook or getattr(module, "_delay_all_reduce_params", ()))
 
 
 def hooks_of(roots: Iterable[nn.Module]) -> dict[int, str]:
-    """Id of a parameter -> name of the function that the program registered to reduce it in DDP's place."""
+    """Return, by a parameter's id, the name of the function that the program registered to reduce it for DDP."""
     found: dict[int, str] = {}
     for module in (each for root in roots for each in root.modules() if isinstance(each, DistributedDataParallel)):
         for hook, _ in cast("Sequence[tuple[Any, Any]]", getattr(module, "_comm_hooks", ())):
@@ -148,6 +148,6 @@ def hooks_of(roots: Iterable[nn.Module]) -> dict[int, str]:
 
 
 def _compiled_autograd() -> bool:
-    """Whether backward is traced: dynamo is not imported to find out."""
+    """Return whether backward is traced; dynamo is not imported to find out."""
     module = sys.modules.get("torch._dynamo.compiled_autograd")
     return bool(getattr(module, "compiled_autograd_enabled", False))

@@ -25,7 +25,7 @@ _STAGES = (
 
 @contextmanager
 def _where_filled(optimizer: Any) -> Generator[None, None, None]:
-    """Read buckets in the order of what fills them: elsewhere they may hold a part, or what was there before.
+    """Let buckets be read in the order of what fills them: elsewhere they may hold a part, or old values.
 
     ZeRO 3 copies gradients into them on a stream of its own, which reduces them too and is waited for after backward;
     ZeRO 1 and 2 on the streams of backward, of which there may be several.
@@ -43,7 +43,7 @@ def _where_filled(optimizer: Any) -> Generator[None, None, None]:
 
 
 def attach(tell: Tell, warn: Callable[[str], None]) -> Undo:
-    """Note gradients as they go into buckets, and look at them together when a bucket is reduced."""
+    """Note gradients as they go into buckets, and look at them together when a bucket is reduced; returns the undo."""
     held: weakref.WeakKeyDictionary[Any, list[tuple[Any, Any]]] = weakref.WeakKeyDictionary()
 
     def arrives(optimizer: Any, param: Any, *_: Any) -> None:

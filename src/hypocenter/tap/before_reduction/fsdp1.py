@@ -12,7 +12,7 @@ needs = "torch.distributed.fsdp._runtime_utils"
 
 
 def attach(tell: Tell, warn: Callable[[str], None]) -> Undo:
-    """Put a look before both functions that reduce."""
+    """Look at gradients before both functions that reduce; returns the undo."""
 
     def before(state: Any, handle: Any, *_: Any) -> None:
         flat = handle.flat_param
@@ -30,7 +30,7 @@ def attach(tell: Tell, warn: Callable[[str], None]) -> Undo:
 
 
 def _parts(handle: Any, flat: Any) -> Any:
-    """Each parameter's part; padding between them has no name."""
+    """Yield each parameter's part of the gradient; padding between them has no name."""
     names = iter(flat._fqns)
     offset = 0
     gradient = flat.grad.view(-1)

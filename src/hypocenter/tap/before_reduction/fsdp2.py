@@ -12,7 +12,7 @@ needs = "torch.distributed.fsdp._fully_shard._fsdp_param_group"
 
 
 def attach(tell: Tell, warn: Callable[[str], None]) -> Undo:
-    """Put a look before `foreach_reduce`."""
+    """Look at gradients before `foreach_reduce`; returns the undo."""
 
     def before(fsdp_params: Sequence[Any], unsharded_grads: Sequence[Any], *_: Any, **__: Any) -> None:
         held = [(p.sharded_param, p._module_info) for p in fsdp_params]

@@ -12,7 +12,7 @@ needs = "megatron.core.distributed.param_and_grad_buffer"
 
 
 def attach(tell: Tell, warn: Callable[[str], None]) -> Undo:
-    """Put a look before `start_grad_sync`."""
+    """Look at gradients before `start_grad_sync`; returns the undo."""
     module = importlib.import_module(needs)
     kind = getattr(module, "_ParamAndGradBucketGroup", None) or module._ParamAndGradBucket  # 0.9 and before: a bucket
 

@@ -37,7 +37,7 @@ Pairs = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def attach(door: Door) -> Callable[[], None]:
-    """Put an update around the steps of DeepSpeed's optimizers, also of those that exist already; returns the undo."""
+    """Report steps of DeepSpeed's optimizers as updates, also of those that exist already; returns the undo."""
     seen = Arrivals()
     undos: list[Callable[[], None]] = []
     for module, name, gradients in (
@@ -75,7 +75,7 @@ _REDUCE = "reduce_independent_p_g_buckets_and_remove_grads"  # of ZeRO: a gradie
 
 
 class Arrivals:
-    """What ZeRO's gradients were on this rank before they were reduced, of parameters that other ranks update.
+    """Norms of ZeRO's gradients on this rank before they were reduced, of parameters that other ranks update.
 
     And which of the other optimizers have scaled a loss: in some versions the engine goes round them.
     """
@@ -88,7 +88,7 @@ class Arrivals:
         self._elsewhere: weakref.WeakKeyDictionary[Any, frozenset[int]] = weakref.WeakKeyDictionary()
 
     def scaling(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """The `backward` that multiplies the loss by the scale."""
+        """Wrap a `backward` that multiplies the loss by the scale, to note that the optimizer has done so."""
         arrivals = self
 
         @functools.wraps(original)
@@ -99,11 +99,11 @@ class Arrivals:
         return backward
 
     def has_scaled(self, optimizer: Any) -> bool:
-        """Whether the optimizer has ever multiplied a loss by its scale. ZeRO's is multiplied by the engine."""
+        """Return whether the optimizer has ever multiplied a loss by its scale. ZeRO's is multiplied by the engine."""
         return not hasattr(optimizer, "loss_scale_config") or optimizer in self._scaling
 
     def watched(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """ZeRO's function that puts a gradient into a bucket, with a look at it before."""
+        """Wrap ZeRO's function that puts a gradient into a bucket, to look at the gradient before."""
         arrivals = self
 
         @functools.wraps(original)
@@ -116,7 +116,7 @@ class Arrivals:
 
     @torch.no_grad()
     def note(self, optimizer: Any, param: torch.Tensor) -> None:
-        """Queue two reductions of the parameter's gradient on its device; nothing waits for them."""
+        """Queue two reductions of the parameter's gradient on its device, without waiting for them."""
         grad = _arriving(optimizer, param)
         if grad is None or id(param) not in self._parameters_elsewhere(optimizer):
             return
@@ -127,7 +127,7 @@ class Arrivals:
         noted[id(param)] = (param, now if before is None else torch.maximum(before[1], now))
 
     def take(self, optimizer: Any) -> Pairs:
-        """(parameter, what stands for its gradient) since the last step."""
+        """Return (parameter, what stands for its gradient) since the last step, and forget them."""
         return [(param, _stand_in(noted, param.numel())) for param, noted in self._of.pop(optimizer, {}).values()]
 
     def _parameters_elsewhere(self, optimizer: Any) -> frozenset[int]:
@@ -139,7 +139,7 @@ class Arrivals:
 
 
 def _stand_in(noted: torch.Tensor, n: int) -> torch.Tensor:
-    """A few elements with this largest magnitude and this norm (less, where a gradient is flatter than they can be)."""
+    """Make a few elements with this largest magnitude and this norm (less, where a gradient is flatter)."""
     largest, norm = noted[:1], noted[1:]
     n_rest = max(1, min(n, AT_MOST) - 1)
     rest = ((norm.square() - largest.square()).clamp_min(0) / n_rest).sqrt().minimum(largest)
@@ -198,7 +198,7 @@ def _watched_step(
 def _update(
     optimizer: Any, gradients: Callable[[Any], Pairs], seen: Arrivals, door: Door
 ) -> ScaledUpdate | PlainUpdate | None:
-    """None: torch's own scaler steps inside, and is seen there; or this is a version of DeepSpeed that is not known."""
+    """Describe a step; None if torch's own scaler steps inside, and is seen there, or this DeepSpeed is not known."""
     try:
         if getattr(optimizer, "torch_autocast_gradscaler", None) is not None:
             return None
@@ -226,7 +226,7 @@ def _has_loss_scale(optimizer: Any) -> bool:
 
 
 def _state(optimizer: Any) -> ScalerState:
-    """From the scaler of ZeRO, or from the fields in which the other two keep the same."""
+    """Read the scaler's state from ZeRO's scaler, or from the fields in which the other two optimizers keep it."""
     holder = getattr(optimizer, "loss_scale_config", None) or optimizer.loss_scaler
     is_dynamic = bool(getattr(holder, "dynamic_loss_scale", getattr(holder, "dynamic", False)))
     is_dynamic = is_dynamic and not optimizer.custom_loss_scaler
@@ -255,7 +255,7 @@ def _of_bf16(optimizer: Any) -> Pairs:
 
 
 def _of_partitions(optimizer: Any) -> Pairs:
-    """Stages 1 and 2: this rank's part of each parameter that it updates."""
+    """Return (parameter, this rank's part of its gradient) of those that this rank updates, in stages 1 and 2."""
     if optimizer.cpu_offload:
         return list(_of_offloaded_partitions(optimizer))
     pairs: Pairs = []
@@ -275,7 +275,7 @@ def _of_offloaded_partitions(optimizer: Any) -> Iterator[tuple[torch.Tensor, tor
 
 
 def _of_shards(optimizer: Any) -> Pairs:
-    """Stage 3: this rank's part of every parameter, without the padding that the last rank's has."""
+    """Return (parameter, this rank's part of its gradient) in stage 3, without the padding of the last rank."""
     parts = {id(p): t for i, ps in enumerate(optimizer.fp16_groups) for p, t in _averaged(optimizer, i, ps)}
     kept: dict[int, torch.Tensor] = getattr(optimizer, _KEPT, {})  # all there is when the optimizer is offloaded
     pairs: Pairs = []
@@ -291,5 +291,5 @@ def _averaged(optimizer: Any, group: int, params: list[torch.Tensor]) -> Iterato
 
 
 def _n_here(optimizer: Any, param: Any) -> int:
-    """Elements of a ZeRO-3 parameter from the beginning of this rank's part to its end: padding is not among them."""
+    """Return how many elements of a ZeRO-3 parameter there are from this rank's part on, without padding."""
     return param.ds_numel - param.partition_numel() * optimizer._get_param_partition_rank(param)

@@ -11,7 +11,7 @@ from hypocenter.tap.scaled import PlainUpdate, ScaledUpdate
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Door:
-    """Passed to `attach(door)` of each adapter; `attach` returns the undo."""
+    """What is passed to `attach(door)` of each adapter, which returns the undo."""
 
     add_root: Callable[..., None]  # a module whose parameters and submodules give the names
     scaled_step: Callable[[ScaledUpdate], AbstractContextManager[None]]  # around the framework's own scaled step

@@ -30,7 +30,7 @@ Pairs = list[tuple[torch.Tensor, torch.Tensor]]
 
 
 def attach(door: Door) -> Callable[[], None]:
-    """Put an update around the steps of Megatron's optimizers; returns the undo."""
+    """Report steps of Megatron's optimizers as updates; returns the undo."""
     from megatron.core.optimizer import optimizer as megatron
 
     kinds = (megatron.MixedPrecisionOptimizer, megatron.FP32Optimizer, megatron.ChainedOptimizer)
@@ -82,7 +82,7 @@ def _update(optimizer: Any, door: Door) -> ScaledUpdate | PlainUpdate | None:
 
 
 def _parts(optimizer: Any) -> Iterator[Any]:
-    """The optimizers of a chain, or the one that this is."""
+    """Yield the optimizers of a chain, or the one that this is."""
     if hasattr(optimizer, "chained_optimizers"):
         for each in optimizer.chained_optimizers:
             yield from _parts(each)
@@ -147,5 +147,5 @@ def _state(scaler: Any) -> ScalerState:
 
 
 def _found_inf(optimizer: Any) -> bool:
-    """What the ranks have agreed on: Megatron has read it on the host in this step, so it is there without waiting."""
+    """Return if the ranks have found inf or NaN; Megatron has read that in this step, so nothing is waited for."""
     return any(bool(part.found_inf.item()) for part in _scaled_parts(optimizer))

@@ -55,7 +55,7 @@ def attach(door: Door) -> Callable[[], None]:
 
 
 def _is_running(function: str) -> bool:
-    """Whether a function of this name is being called."""
+    """Return whether a function of this name is being called."""
     frame = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != function:
         frame = frame.f_back
@@ -63,7 +63,7 @@ def _is_running(function: str) -> bool:
 
 
 def _running(kind: type) -> Any:
-    """The stage whose module has just been called: adapters are attached at the first call of a module."""
+    """Return the stage whose module has just been called, as adapters are attached at a first call; or None."""
     frame = sys._getframe(2)
     while frame is not None:
         if isinstance(frame.f_locals.get("self"), kind):

@@ -13,22 +13,22 @@ _engine_id = getattr(_pynative_executor, "get_current_autodiff_engine_id", lambd
 
 
 def in_backward() -> bool:
-    """Whether backward runs: a cell that is called now is called again, to compute what was not kept."""
+    """Return whether backward runs: a cell that is called now computes again what was not kept."""
     return _engine_id() != -1
 
 
 def has_gradient(tensor: Any) -> bool:
-    """Whether a gradient of it will be computed."""
+    """Return whether a gradient of the tensor will be computed."""
     return bool(getattr(tensor, "_requires_grad", False))
 
 
 def is_leaf(tensor: Any) -> bool:
-    """Whether no operator made it: a hook on it outlives the graph."""
+    """Return whether no operator made the tensor, so that a hook on it outlives the graph."""
     return bool(getattr(tensor, "_is_leaf", True))
 
 
 def made_by(tensor: Any) -> int:
-    """Number of the operator that made its value, or last wrote to it; -1 of a leaf.
+    """Return the number of the operator that made its value, or last wrote to it; -1 of a leaf.
 
     Some operators write in place without leaving a trace here (`add_` of a number).
     """

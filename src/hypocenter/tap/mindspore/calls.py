@@ -17,7 +17,7 @@ from hypocenter.tap.mindspore.patches import Patches
 
 
 class CallListener(Protocol):
-    """Who is told of calls."""
+    """What is told of calls."""
 
     def on_root(self, cell: Any) -> None: ...
     def begin_call(self, cell: Any) -> None: ...
@@ -49,11 +49,11 @@ class CallTap:
 
     @property
     def training_cell(self) -> Any:
-        """The one that is under way, or None."""
+        """The training cell that is under way, or None."""
         return self._training
 
     def attach(self, patches: Patches) -> None:
-        """Patch; `patches` takes it off."""
+        """Patch cells and compiled functions; `patches` takes it off."""
         patches.wrap(nn.Cell, "__call__", self._called)
         patches.wrap(api._JitExecutor, "__call__", self._compiled)
 
@@ -102,7 +102,7 @@ class CallTap:
         return outputs
 
     def _is_step(self, function: Any) -> bool:
-        """Whether a compiled function of the user's mentions an optimizer."""
+        """Return whether a compiled function of the user's mentions an optimizer."""
         code = getattr(function, "__code__", None)
         if code is None or getattr(function, "__module__", "").startswith("mindspore."):
             return False
@@ -113,7 +113,7 @@ class CallTap:
 
 
 def is_training_cell(cell: Any) -> bool:
-    """Whether a cell, or one that MindSpore wraps in it, holds an optimizer, and is none."""
+    """Return whether a cell, or one that MindSpore wraps in it, holds an optimizer, and is none."""
     found = _training.get(cell)
     if found is None:
         found = _training[cell] = not is_optimizer(cell) and optimizer_in(cell) is not None
@@ -125,7 +125,7 @@ _DEEPEST = 3  # wrappers around a training cell: of a data set, of a pipeline
 
 
 def optimizer_in(thing: Any, depth: int = _DEEPEST) -> Any:
-    """The optimizer that a training cell, or a compiled function, holds or mentions; None when none."""
+    """Return the optimizer that a training cell, or a compiled function, holds or mentions; None without one."""
     if not isinstance(thing, nn.Cell):
         return next((each for each in mentioned_through(thing) if is_optimizer(each)), None)
     held = list(children(thing).values())
@@ -137,7 +137,7 @@ def optimizer_in(thing: Any, depth: int = _DEEPEST) -> Any:
 
 
 def models_in(thing: Any) -> list[Any]:
-    """Models of a training cell, or a cell that is differentiated as it is: nothing of a function."""
+    """Return the models of a training cell, or a cell that is differentiated itself; none of a function."""
     if not isinstance(thing, nn.Cell):
         return []
     inner = [c for c in children(thing).values() if c is not None]

@@ -38,10 +38,10 @@ _NOTHING = (type(None), bool, int, float, str)  # most keyword arguments: no ten
 
 
 class Keep(Protocol):
-    """Gets every value that is read, while it is there (level `tensors`), but not a recompute's: they are not new."""
+    """Is given every value that is read (level `tensors`), while it is there, except those of a recompute."""
 
     def keep(self, site: Site, port: str, call: int, microbatch: int, tensor: Any) -> None:
-        """Copy what is to be kept; the tensor may change or go at once. Must not raise."""
+        """Copy what is to be kept, as the tensor may change or go at once. Must not raise."""
         ...
 
 
@@ -69,7 +69,7 @@ class _Value:
 
 
 class _Seen(_Value):
-    """The same, valid while the tensor lives and was not written to. One hook serves all cells that made or took it."""
+    """A summarised tensor, while it lives and was not written to. One hook serves all cells that made or took it."""
 
     __slots__ = ("made_by", "mark", "places", "ref")
 
@@ -101,7 +101,7 @@ class CellTap:
         self._warned: set[str] = set()
 
     def attach(self, patches: Patches) -> Callable[[], None]:
-        """Wrap the call of cells; call the result to stop (the wrapper goes with `patches`). Set `enabled` to start."""
+        """Wrap the call of cells; returns what stops it (the wrapper goes with `patches`). Set `enabled` to start."""
         patches.wrap(nn.Cell, "__call__", self._around)
 
         def undo() -> None:
@@ -111,7 +111,7 @@ class CellTap:
         return undo
 
     def collect(self, step: int) -> list[Reading]:
-        """Everything read since the last call, in execution order, as readings of `step`. Waits once for the device."""
+        """Return all that was read since the last call, in execution order, as readings of `step`. Waits once."""
         pending, self._pending = self._pending, []
         self._forget()
         try:
@@ -131,7 +131,7 @@ class CellTap:
         self._sites.forget_calls()
 
     def frames(self) -> tuple[Frame, ...]:
-        """The last `config.frames` cell calls that were collected, oldest first."""
+        """Return the last `config.frames` cell calls that were collected, oldest first."""
         return frames_of([reading for readings in self._recent for reading in readings], self._n_frames)
 
     def _around(self, original: Callable[..., Any]) -> Callable[..., Any]:
@@ -152,7 +152,7 @@ class CellTap:
         return __call__
 
     def _before(self, cell: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Site | None:
-        """The Site of a cell whose call is read from now on."""
+        """Begin to read a cell's call; return its Site, or None if the call is not read."""
         try:
             site = self._sites.of(cell)
             if not site.wanted or len(self._pending) > MAX_PENDING:
@@ -209,7 +209,7 @@ class CellTap:
             site.has_grad_hooks = site.has_grad_hooks or not recompute
 
     def _known(self, tensor: Any) -> _Seen:
-        """What is known of this very tensor, if it was seen before and was not written to since; else it is read.
+        """Return what is known of this very tensor if it was not written to since; else read it.
 
         The object is compared, not its address: freed memory is used again within the step, in backward all the time.
         """
@@ -258,7 +258,7 @@ class CellTap:
 
 
 def _items(value: Any) -> Iterable[tuple[Any, Any]]:
-    """What a cell gave back, one level down, so that ports read out[0], out[logits]."""
+    """Yield (key, value) of what a cell returned, one level down, so that ports read out[0], out[logits]."""
     if type(value) in (tuple, list):
         return enumerate(value)
     return [(port[1:-1], tensor) for port, tensor in flatten(value)[:MAX_PORTS]]
@@ -273,7 +273,7 @@ def _reading(step: int, p: _Pending, summary: Summary) -> Reading:
 
 
 class _CellSites(Sites):
-    """Strangers are optimizers and losses made on the way."""
+    """Knows the sites of cells; optimizers and losses made on the way are strangers."""
 
     def __init__(self, names: NameMap, config: Config) -> None:
         super().__init__(names)

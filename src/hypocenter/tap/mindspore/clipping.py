@@ -9,7 +9,7 @@ from hypocenter.tap.mindspore.patches import Patches
 
 
 class ClipListener(Protocol):
-    """Who is told."""
+    """What is told of clipping."""
 
     def before_clip(self, gradients: Sequence[Any]) -> None: ...
 
@@ -26,7 +26,7 @@ class ClipTap:
         self.paused = False
 
     def attach(self, patches: Patches) -> None:
-        """Patch; `patches` takes it off."""
+        """Patch the clipping; `patches` takes it off."""
         try:
             from mindspore.ops.function.clip_func import (  # pyright: ignore[reportMissingImports]
                 _ClipByGlobalNorm,

@@ -13,7 +13,7 @@ from mindspore import ops  # pyright: ignore[reportMissingImports]
 
 
 class Norms:
-    """L2 norms of some tensors, as they are now. `read` gives them; until then nothing waits for the device."""
+    """L2 norms of some tensors, as they are now. `read` returns them; until then nothing waits for the device."""
 
     def __init__(self, tensors: Sequence[Any]) -> None:
         self._refs = [weakref.ref(tensor) for tensor in tensors]
@@ -26,11 +26,11 @@ class Norms:
                 self._device = [ops.norm(ops.cast(values_of(tensor), ms.float32)) for tensor in tensors]
 
     def are_of(self, tensors: Sequence[Any]) -> bool:
-        """Whether these are the very tensors that were measured."""
+        """Return whether these are the very tensors that were measured."""
         return len(tensors) == len(self._refs) and all(r() is t for r, t in zip(self._refs, tensors, strict=True))
 
     def read(self) -> list[float]:
-        """One number each, NaN or infinite where the tensor is not finite. One transfer for all."""
+        """Return one number for each, NaN or infinite where the tensor is not finite. One transfer for all."""
         if self._host is None:
             self._host = [float(x) for x in ops.stack(self._device).asnumpy()] if self._device else []
             self._device = []
@@ -38,30 +38,30 @@ class Norms:
 
 
 def values_of(tensor: Any) -> Any:
-    """The dense values: of a sparse gradient (RowTensor, COOTensor) those that are stored."""
+    """Return the dense values; of a sparse gradient (RowTensor, COOTensor) those that are stored."""
     return tensor if isinstance(tensor, ms.Tensor) else getattr(tensor, "values", tensor)
 
 
 def is_finite(tensor: Any) -> bool:
-    """Whether every element is finite."""
+    """Return whether every element is finite."""
     with np.errstate(all="ignore"):
         return bool(np.isfinite(host(tensor)).all())
 
 
 def exact_norm(tensor: Any) -> float:
-    """In float64, for one whose square overflows float32."""
+    """Return the norm in float64, for a tensor whose square overflows float32."""
     with np.errstate(all="ignore"):
         return float(np.linalg.norm(host(tensor).astype(np.float64).reshape(-1)))
 
 
 def host(tensor: Any) -> Any:
-    """As a NumPy array, in float32 where NumPy has no such format; not to be written to."""
+    """Return a NumPy array, in float32 where NumPy has no such format; it must not be written to."""
     array = values_of(tensor).asnumpy()
     return array if array.dtype.kind in "fiub" else array.astype(np.float32)
 
 
 def dtype_name(tensor: Any) -> str:
-    """`float32`, `bfloat16`, ... of a tensor of MindSpore's."""
+    """Return the format of a MindSpore tensor: `float32`, `bfloat16`, ..."""
     return str(values_of(tensor).dtype).lower().rpartition(".")[2].replace("tensor[", "").rstrip("]")
 
 

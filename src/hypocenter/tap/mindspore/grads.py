@@ -20,7 +20,7 @@ _COMPILED = ("_Grad.__call__.<locals>.after_grad", "GradOperation.__call__.<loca
 
 
 class GradListener(Protocol):
-    """Who is told of micro-batches."""
+    """What is told of micro-batches."""
 
     def begin_microbatch(self, call: GradCall) -> None: ...
     def forward_done(self, call: GradCall) -> None: ...
@@ -43,7 +43,7 @@ class GradTap:
         self.in_forward = False
 
     def attach(self, patches: Patches) -> None:
-        """Patch; `patches` takes it off."""
+        """Patch the functions that differentiate; `patches` takes it off."""
         if not hasattr(base, "_pynative_forward_run") or not hasattr(base, "_pynative_func_grad_backward"):
             self._warn("this version of MindSpore differentiates in another way: micro-batches are not seen")
             return
@@ -117,7 +117,7 @@ class GradTap:
 
 
 def first_tensor(value: Any) -> Any:
-    """The loss among what a function returned."""
+    """Return the loss among what a function returned: the first tensor, or None."""
     return next(iter(tensors(value)), None)
 
 
@@ -130,7 +130,7 @@ def _parameters(weights: Any, operation: Any, fn: Any) -> tuple[Any, ...]:
 
 
 def _of_weights(found: Any, operation: Any, n: int) -> list[Any]:
-    """Gradients of the parameters among what backward returned: alone, or after those of inputs."""
+    """Return the gradients of the parameters among what backward returned: alone, or after those of inputs."""
     if not n:
         return []
     if getattr(operation, "get_by_position", False) or getattr(operation, "get_all", False):

@@ -25,19 +25,19 @@ _RECOMPUTED = "recompute_"  # the scope of a cell that is recomputed, before it 
 
 
 class Listener(Protocol):
-    """Is told of calls."""
+    """What is told of calls of graphs."""
 
     def before_graph(self, owner: Any) -> None:
-        """`owner`, a cell or a function, is about to be compiled, if it was not yet, and run."""
+        """Hear that `owner`, a cell or a function, is about to be compiled, if it was not yet, and run."""
         ...
 
     def after_graph(self, owner: Any) -> None:
-        """It has returned, or raised."""
+        """Hear that it has returned, or raised."""
         ...
 
 
 def is_graph_mode() -> bool:
-    """Whether cells are compiled as a whole (GRAPH mode) now."""
+    """Return whether cells are compiled as a whole (GRAPH mode) now."""
     return ms.get_context("mode") == ms.GRAPH_MODE
 
 
@@ -76,7 +76,7 @@ def _function_of(executor: Any) -> Any:
 
 
 def wait() -> None:
-    """Until what was launched has run: a compiled function returns before it has."""
+    """Wait until what was launched has run: a compiled function returns before it has."""
     if ms.get_context("device_target") == "CPU":
         api._pynative_executor.sync()
     else:
@@ -84,14 +84,14 @@ def wait() -> None:
 
 
 def trains(owner: Any) -> bool:
-    """Whether a call of it may be a part of training: no cell that is only evaluated."""
+    """Return whether a call of it may be a part of training, and not of a cell that is only evaluated."""
     if not isinstance(owner, nn.Cell):
         return True
     return bool(owner.training) or is_optimizer(owner) or is_training_cell(owner)
 
 
 def name_scopes(owner: Any, names: NameMap) -> None:
-    """Give cells of the models that a graph holds the scopes by which names of operators tell them.
+    """Give the cells of a graph's models the scopes by which names of operators tell them.
 
     MindSpore does this for a cell that is called, by its own attributes; below a function all operators would be
     `Default/...`, and below a model that was evaluated alone before they would be those of that. Only names change.
@@ -106,7 +106,7 @@ def name_scopes(owner: Any, names: NameMap) -> None:
 
 
 def _scope(name: str, cells: Mapping[str, Any]) -> str:
-    """`Default/_backbone-Net/layers-CellList/0-Block` of `layers.0`."""
+    """Return the scope of a cell: `Default/_backbone-Net/layers-CellList/0-Block` of `layers.0`."""
     parts = name.split(".") if name else []
     paths = [".".join(parts[: n + 1]) for n in range(len(parts))]
     inner = [
@@ -119,7 +119,7 @@ def _scope(name: str, cells: Mapping[str, Any]) -> str:
 
 
 def _models(function: Any, depth: int) -> list[Any]:
-    """Cells that a function mentions, itself or in functions that it mentions; no optimizer."""
+    """Return the cells that a function mentions, also through functions that it mentions; no optimizers."""
     if not hasattr(getattr(function, "__func__", function), "__code__"):
         return []
     found: list[Any] = []
@@ -132,7 +132,7 @@ def _models(function: Any, depth: int) -> list[Any]:
 
 
 def _closed_over(function: Any) -> list[Any]:
-    """What MindSpore's wrapper of a function wraps."""
+    """Return what MindSpore's wrapper of a function wraps."""
     cells = getattr(getattr(function, "__func__", function), "__closure__", None) or ()
     return [cell.cell_contents for cell in cells if _is_filled(cell)]
 
@@ -145,5 +145,5 @@ def _is_filled(cell: Any) -> bool:
 
 
 def is_library(function: Any) -> bool:
-    """Whether a function is a part of MindSpore."""
+    """Return whether a function is a part of MindSpore."""
     return str(getattr(function, "__module__", "")).partition(".")[0] == "mindspore"

@@ -12,7 +12,7 @@ _DEEPEST = 4  # functions that mention functions
 
 
 def mentioned(function: Any) -> list[Any]:
-    """Objects that a function names, and attributes that it names of them (`self.optimizer`, `trainer.net`)."""
+    """Return the objects that a function names, and attributes that it names of them (`self.optimizer`)."""
     inner = getattr(function, "__func__", function)
     code = getattr(inner, "__code__", None)
     if code is None:
@@ -30,7 +30,7 @@ def mentioned(function: Any) -> list[Any]:
 
 
 def mentioned_through(function: Any, depth: int = _DEEPEST) -> Iterator[Any]:
-    """The same, also of functions that it mentions."""
+    """Yield the objects that a function names, also through functions that it names."""
     for each in mentioned(getattr(function, "__wrapped__", function)):
         yield each
         if depth and isinstance(each, (FunctionType, MethodType)) and not is_library(each):
@@ -38,13 +38,13 @@ def mentioned_through(function: Any, depth: int = _DEEPEST) -> Iterator[Any]:
 
 
 def is_library(function: Any) -> bool:
-    """MindSpore's own, but for what `value_and_grad` and `grad` make, which hold the user's function."""
+    """Return whether it is MindSpore's own; what `value_and_grad` and `grad` make, which hold the user's, is not."""
     name = str(getattr(function, "__qualname__", ""))
     return str(getattr(function, "__module__", "")).startswith("mindspore") and not name.endswith(".after_grad")
 
 
 def _attributes(things: list[Any], names: frozenset[str]) -> list[Any]:
-    """No property is asked: only what is set on an object itself."""
+    """Return attributes of these names that are set on objects themselves; no property is asked."""
     found: list[Any] = []
     for thing in things:
         if isinstance(thing, (type, ModuleType, FunctionType, MethodType)):

@@ -37,7 +37,7 @@ _MAX_UNKNOWN = 4096
 
 
 def unwrap(cell: Any) -> Any:
-    """The user's model inside any number of MindSpore's wrappers; the cell itself if it is none."""
+    """Return the user's model inside any number of MindSpore's wrappers; the cell itself if it is none."""
     for _ in range(16):  # a wrapper that wraps itself would be an endless loop
         inner = wrapped(cell)
         if inner is None:
@@ -47,7 +47,7 @@ def unwrap(cell: Any) -> Any:
 
 
 def wrapped(cell: Any) -> Any:
-    """What a wrapper of MindSpore's holds; None of any other cell."""
+    """Return what a wrapper of MindSpore's holds; None of any other cell."""
     for kind in type(cell).__mro__:
         if kind.__module__.startswith("mindspore.") and kind.__name__ in _WRAPPERS:
             held = children(cell)
@@ -56,19 +56,19 @@ def wrapped(cell: Any) -> Any:
 
 
 def children(cell: Any) -> dict[str, Any]:
-    """Cells set on a cell, by attribute."""
+    """Return the cells set on a cell, by attribute."""
     found = getattr(cell, "_cells", None)
     return found if isinstance(found, dict) else {}
 
 
 def own_parameters(cell: Any) -> dict[str, Any]:
-    """Parameters set on a cell itself, by attribute."""
+    """Return the parameters set on a cell itself, by attribute."""
     found = getattr(cell, "_params", None)
     return found if isinstance(found, dict) else {}
 
 
 def walk(cell: Any, name: str = "", seen: frozenset[int] = frozenset()) -> Iterator[tuple[str, Any]]:
-    """(path, cell) of a cell and everything below it, in its own order; what is used twice comes twice."""
+    """Yield (path, cell) of a cell and all below it, in its own order; what is used twice comes twice."""
     cell = unwrap(cell)
     if id(cell) in seen:
         return
@@ -99,7 +99,7 @@ class NameMap:
         self._unknown: set[int] = set()
 
     def add_root(self, cell: Any) -> bool:
-        """Name a model and everything in it; False when it is a known one, or a part of one, or an optimizer."""
+        """Name a model and everything in it; return False when it is known, a part of a known one, or an optimizer."""
         is_new = False
         while (inner := wrapped(cell)) is not None:  # WithLossCell holds a loss function beside the model
             for beside in children(cell).values():
@@ -118,37 +118,37 @@ class NameMap:
         return True
 
     def roots(self) -> list[Any]:
-        """The live models."""
+        """Return the models that are alive."""
         return [cell for ref in self._roots if (cell := ref()) is not None]
 
     def cells(self) -> list[tuple[str, Any]]:
-        """(first name, cell) of everything, in the models' own order."""
+        """Return (first name, cell) of everything, in the models' own order."""
         self._rebuild_if_moved()
         return [(entry.names[0], cell) for entry in self._cells.values() if (cell := entry.thing()) is not None]
 
     def cell_name(self, cell: Any) -> str | None:
-        """The first name of a cell: "" for the model, None outside all models."""
+        """Return the first name of a cell: "" for the model, None outside all models."""
         return next(iter(self.cell_names(cell)), None)
 
     def cell_names(self, cell: Any) -> tuple[str, ...]:
-        """All names of a cell that is used at several places; a wrapper's are those of what it wraps."""
+        """Return all names of a cell that is used at several places; a wrapper's are those of what it wraps."""
         return self._look_up("_cells", unwrap(cell))
 
     def param_name(self, parameter: Any) -> str | None:
-        """Path of a parameter; None when it belongs to no model."""
+        """Return the path of a parameter; None when it belongs to no model."""
         return next(iter(self.param_names(parameter)), None)
 
     def param_names(self, parameter: Any) -> tuple[str, ...]:
-        """All paths of a parameter, then MindSpore's own name where it is another."""
+        """Return all paths of a parameter, then MindSpore's own name where it is another."""
         return self._look_up("_params", parameter)
 
     def parameters(self) -> list[tuple[str, Any]]:
-        """(path, Parameter) of all models, each parameter once, under its first path."""
+        """Return (path, Parameter) of all models, each parameter once, under its first path."""
         self._rebuild_if_moved()
         return [(entry.names[0], p) for entry in self._params.values() if (p := entry.thing()) is not None]
 
     def label(self, parameter: Any) -> str:
-        """What a parameter is called in rows: its path, or MindSpore's name where it belongs to no model."""
+        """Return a parameter's name in rows: its path, or MindSpore's name where it belongs to no model."""
         return self.param_name(parameter) or str(getattr(parameter, "name", "parameter outside the model"))
 
     def _look_up(self, table: str, thing: Any) -> tuple[str, ...]:
@@ -184,7 +184,7 @@ class NameMap:
         self._layout = _layout(self.roots())
 
     def _prefixed(self) -> Iterator[tuple[str, Any]]:
-        """Nothing in front of the only model that holds parameters, its class in front of each of several."""
+        """Yield (prefix, model): none for the only model that holds parameters, its class for each of several."""
         roots = self.roots()
         n_holding = sum(_holds_parameters(root) for root in roots)
         taken: dict[str, int] = {}
@@ -196,17 +196,17 @@ class NameMap:
 
 
 def is_optimizer(thing: Any) -> bool:
-    """Whether this is one of MindSpore's optimizers: nn, experimental and mint, or a subclass."""
+    """Return whether this is one of MindSpore's optimizers (nn, experimental, mint) or of a subclass."""
     return isinstance(thing, _OPTIMIZERS)
 
 
 def is_mindspores_own(cell: Any) -> bool:
-    """Whether a cell beside a model in a wrapper is machinery: optimizer, reducer of gradients, loss-scale update."""
+    """Return whether a cell beside a model in a wrapper is machinery: optimizer, reducer, loss-scale update."""
     return is_optimizer(cell) or type(cell).__module__.startswith(("mindspore.nn.wrap.", "mindspore.nn.layer.basic"))
 
 
 def optimizer_classes() -> tuple[type, ...]:
-    """The base classes that all optimizers derive from."""
+    """Return the base classes that all optimizers derive from."""
     found: list[type] = [nn.Optimizer]
     try:
         from mindspore.experimental.optim.optimizer import Optimizer  # pyright: ignore[reportMissingImports]
@@ -225,7 +225,7 @@ def _holds_parameters(root: Any) -> bool:
 
 
 def _layout(roots: list[Any]) -> tuple[int, ...]:
-    """Which cells and parameters are where: another one is another tuple."""
+    """Return which cells and parameters are where, as a tuple that changes when they do."""
     return tuple(
         id(thing) for root in roots for _, cell in walk(root) for thing in (cell, *own_parameters(cell).values())
     )

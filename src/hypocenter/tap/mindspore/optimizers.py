@@ -19,7 +19,7 @@ _COUNTERS = ("state_step", "step_t", "global_step")
 
 
 def state_of(optimizer: Any) -> dict[int, list[tuple[str, Any]]]:
-    """id of a parameter -> (word, tensor) of what is kept for it; `step` is one counter for all."""
+    """Return, by a parameter's id, (word, tensor) of what is kept for it; `step` is one counter for all."""
     parameters = members(optimizer)
     found: dict[int, list[tuple[str, Any]]] = {id(parameter): [] for parameter in parameters}
     words = words_of(*(kind.__name__ for kind in type(optimizer).__mro__))
@@ -40,23 +40,23 @@ def state_of(optimizer: Any) -> dict[int, list[tuple[str, Any]]]:
 
 
 def members(optimizer: Any) -> list[Any]:
-    """The parameters, in the order in which gradients are given."""
+    """Return the parameters, in the order in which gradients are given."""
     return list(getattr(optimizer, "parameters", ()) or ())
 
 
 def counter_of(optimizer: Any) -> Any | None:
-    """The Parameter that counts the steps that were taken."""
+    """Return the Parameter that counts the steps that were taken; None without one."""
     held = (getattr(optimizer, name, None) for name in _COUNTERS)
     return next((counter for counter in held if isinstance(counter, Parameter)), None)
 
 
 def bases_of(optimizer: Any) -> list[str]:
-    """Its class and those that it derives from, as `module.Class`."""
+    """Return the optimizer's class and those that it derives from, as `module.Class`."""
     return [f"{kind.__module__}.{kind.__qualname__}" for kind in type(optimizer).__mro__ if kind is not object]
 
 
 def groups_of(optimizer: Any) -> list[tuple[dict[str, Any], list[Any]]]:
-    """(options, parameters) of each group, as they are at this step. Reads from the host; in torch's words."""
+    """Return (options, parameters) of each group at this step, in torch's words. Reads from the host."""
     groups = getattr(optimizer, "param_groups", None)
     if isinstance(groups, (list, tuple)):
         return [_as_group(group, optimizer) for group in groups if isinstance(group, Mapping)]
@@ -69,7 +69,7 @@ def groups_of(optimizer: Any) -> list[tuple[dict[str, Any], list[Any]]]:
 
 
 def loss_scale_of(optimizer: Any) -> float:
-    """By which an nn optimizer divides gradients itself."""
+    """Return the scale by which an nn optimizer divides gradients itself; 1 for none."""
     scale = getattr(optimizer, "loss_scale", 1.0)
     return float(scale) if isinstance(scale, (int, float)) and scale else 1.0
 
@@ -108,7 +108,7 @@ def _options(optimizer: Any) -> dict[str, Any]:
 
 
 def _next_power(optimizer: Any, name: str) -> float | None:
-    """What an Adam of nn multiplies together itself, in float32, for the step that comes."""
+    """Return the power of a beta that an Adam of nn computes itself, in float32, for the coming step; or None."""
     beta, power = _plain(getattr(optimizer, name, None)), _plain(getattr(optimizer, f"{name}_power", None))
     return None if beta is None or power is None else float(np.float32(beta) * np.float32(power))
 
@@ -121,7 +121,7 @@ def _rate(optimizer: Any, index: int) -> float:
 
 
 def _decay(optimizer: Any, index: int) -> float:
-    """Weight decay of one parameter, 0 for what MindSpore leaves out (biases and norms, by their names)."""
+    """Return the weight decay of one parameter, 0 for what MindSpore leaves out (biases and norms, by name)."""
     decay = getattr(optimizer, "weight_decay", 0.0)
     if isinstance(decay, (list, tuple)):
         decay = decay[index]
@@ -132,7 +132,7 @@ def _decay(optimizer: Any, index: int) -> float:
 
 
 def _now(value: Any, optimizer: Any) -> float:
-    """A number, or a schedule's number at this step; NaN where that cannot be told."""
+    """Return a number, or a schedule's number at this step; NaN where that cannot be told."""
     number = _plain(value)
     if isinstance(number, (int, float)):
         return float(number)
@@ -146,7 +146,7 @@ def _now(value: Any, optimizer: Any) -> float:
 
 
 def _plain(value: Any) -> Any:
-    """A number, bool, string or tuple of numbers; None for anything else."""
+    """Return a number, bool, string or tuple of numbers; None for anything else."""
     if isinstance(value, Tensor):
         return float(value.asnumpy().reshape(-1)[0]) if value.size == 1 else None
     if isinstance(value, (bool, int, float, str)):
@@ -166,7 +166,7 @@ def _tuples(optimizer: Any) -> dict[str, Sequence[Any]]:
 
 
 def _is_first_sgd_step(optimizer: Any) -> bool:
-    """MindSpore's SGD marks in `stat` that a buffer has not been used yet (ops.SGD); all are the same."""
+    """Return whether SGD's buffers have not been used yet, which MindSpore marks in `stat` (all are the same)."""
     stat = getattr(optimizer, "stat", None)
     if not isinstance(stat, (tuple, list)) or not stat or not isinstance(stat[0], Tensor) or not stat[0].size:
         return False

@@ -12,13 +12,13 @@ from hypocenter.tap.mindspore.updates import parameters_of
 
 
 class Owners:
-    """Looks through what the program holds, once for each list of parameters."""
+    """Finds optimizers among what the program holds, once for each list of parameters."""
 
     def __init__(self) -> None:
         self._known: dict[int, weakref.ref[Any] | None] = {}  # id of the first parameter -> its optimizer
 
     def of(self, parameters: Sequence[Any]) -> Any | None:
-        """The optimizer whose first parameter is the first of these; None without exactly one."""
+        """Return the optimizer whose first parameter is the first of these; None without exactly one."""
         if not parameters:
             return None
         key = id(parameters[0])
@@ -31,6 +31,6 @@ class Owners:
 
 
 def all_optimizers() -> list[Any]:
-    """All that the program has made and holds. Takes as long as one pass of the garbage collector."""
+    """Return all optimizers that the program holds. Takes as long as one pass of the garbage collector."""
     kinds = tuple(optimizer_classes())
     return [each for each in gc.get_objects() if issubclass(type(each), kinds)]

@@ -38,7 +38,7 @@ class Patches(patches.Patches):
 
     @contextlib.contextmanager
     def off(self) -> Generator[None, None, None]:
-        """The classes are as MindSpore made them. For what reads sources, and for what must not look like training."""
+        """Take all patches off in this context: for what reads sources, and for what must not look like training."""
         self._depth += 1
         if self._depth == 1:
             for owner, name, had, ours in reversed(self.held):

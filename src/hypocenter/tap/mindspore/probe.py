@@ -37,20 +37,20 @@ class ProbeTap(Probes):
         self._names = names
 
     def tensors(self, value: object) -> Iterable[tuple[str, Any]]:
-        """See Probes."""
+        """Yield (port, tensor) for all tensors in a value."""
         return flatten(value, "probe")
 
     def named(self, owner: object) -> tuple[str, str] | None:
-        """See Probes."""
+        """Return the name and class of a cell that the user knows; None for anything else."""
         name = self._names.cell_name(owner) if isinstance(owner, nn.Cell) else None
         return None if name is None else (name, type(owner).__name__)
 
     def is_recompute(self) -> bool:
-        """See Probes."""
+        """Return whether backward runs now, so that a forward is a recompute."""
         return in_backward()
 
     def hear_gradient(self, tensor: Any, hear: Callable[[Any], None]) -> None:
-        """See Probes."""
+        """Have `hear` told of the tensor's gradient, if it will have one and is no leaf."""
 
         def told(gradient: Any) -> Any:
             hear(gradient)

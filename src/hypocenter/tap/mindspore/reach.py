@@ -15,12 +15,12 @@ _DEEPEST = 4  # functions that mention functions
 
 
 def optimizers_in(owner: Any) -> list[Any]:
-    """Optimizers that a cell holds or a function mentions, each once; one inside another too."""
+    """Return the optimizers that a cell holds or a function mentions, each once, also one inside another."""
     return _once(cell for cell in _all(owner) if is_optimizer(cell))
 
 
 def models_in(owner: Any) -> list[Any]:
-    """Models, outside MindSpore's wrappers: the largest cells that hold parameters and no optimizer."""
+    """Return models, without MindSpore's wrappers: the largest cells that hold parameters and no optimizer."""
     return _once(model for cell in _reached(owner) for model in _models(cell))
 
 
@@ -66,7 +66,7 @@ def _reached(thing: Any, depth: int = _DEEPEST) -> Iterator[Any]:
 
 
 def _members(thing: Any) -> list[Any]:
-    """What the program has set on an object of its own, a trainer for example."""
+    """Return what the program has set on an object of its own, a trainer for example."""
     if thing is None or isinstance(thing, (type, ModuleType, nn.Cell, FunctionType, MethodType)) or is_library(thing):
         return []
     held = getattr(thing, "__dict__", None)

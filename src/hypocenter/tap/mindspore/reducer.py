@@ -9,16 +9,16 @@ from hypocenter.nouns import Summary
 
 
 class Reducer(Protocol):
-    """mindspore.Tensor -> Summary, on the device, without waiting for it."""
+    """Makes Summaries of MindSpore tensors on their device, without waiting for it."""
 
     def add(self, tensor: Any, /) -> int:
-        """Queue a tensor as it is now; its ticket."""
+        """Queue a tensor as it is now, and return its ticket."""
         ...
 
     def mark(self, tensor: Any, /) -> bytes | None:
-        """What tells, as a rule, whether it was written to since; None where that cannot be told without waiting."""
+        """Return a mark that mostly changes when the tensor is written to; None where one would have to wait for it."""
         ...
 
     def drain(self) -> Sequence[Summary]:
-        """The summaries of everything queued, by ticket; waits once. Tickets start again at 0."""
+        """Return the summaries of everything queued, by ticket; waits once. Tickets start again at 0."""
         ...

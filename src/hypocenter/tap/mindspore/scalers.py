@@ -13,7 +13,7 @@ from hypocenter.tap.mindspore.tape import Scale
 
 
 class ScalerListener(Protocol):
-    """Who is told of scalers."""
+    """What is told of scalers."""
 
     def on_scale(self, scale: Scale) -> None: ...
     def on_unscale(self, scale: Scale) -> None: ...
@@ -34,7 +34,7 @@ class ScalerTap:
         self._patches: Patches | None = None
 
     def attach(self, patches: Patches) -> None:
-        """Patch the classes that there are; `patches` takes it off."""
+        """Patch the scaler classes that there are; `patches` takes it off."""
         self._patches = patches
         base = getattr(amp, "LossScaler", None)
         if base is not None:
@@ -76,7 +76,7 @@ class ScalerTap:
 
 
 def scale_value(scaler: Any) -> Any:
-    """Of an amp scaler, or of a loss-scale update cell; None where it has none."""
+    """Return the scale of an amp scaler, or of a loss-scale update cell; None where it has none."""
     for name in ("scale_value", "loss_scale_value", "scale_sense"):
         found = getattr(scaler, name, None)
         if found is not None:
@@ -85,7 +85,7 @@ def scale_value(scaler: Any) -> Any:
 
 
 def of_sens(sens: Any, cell: Any) -> Scale | None:
-    """The scale that backward was started with; None when it is 1 everywhere."""
+    """Return the scale that backward was started with; None when it is 1 everywhere."""
     if not isinstance(sens, ms.Tensor) or not sens.size:
         return None
     value = float(sens.asnumpy().reshape(-1)[0])
@@ -101,7 +101,7 @@ def _scale_of(scaler: Any) -> Scale:
 
 
 def _now(value: Any) -> Any:
-    """As it is now: scalers change theirs in place."""
+    """Return the scale as a number as it is now: scalers change theirs in place."""
     if isinstance(value, ms.Tensor):
         return float(value.asnumpy().reshape(-1)[0])
     return float(value) if isinstance(value, (int, float)) else 1.0

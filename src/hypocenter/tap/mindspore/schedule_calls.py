@@ -11,7 +11,7 @@ from hypocenter.tap.mindspore.patches import Patches
 
 
 def attach(patches: Patches, tell: Callable[[Any, Any], None], fail: Callable[[str], None]) -> Callable[[], None]:
-    """Hear of `step` of every scheduler class there is.
+    """Hear `step` of every scheduler class there is.
 
     A scheduler that steps others counts once; the first step, which a constructor does, is not told.
 

@@ -20,7 +20,7 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RandomState:
-    """What decides what is drawn next: taken before the forward of a micro-batch."""
+    """The states of the random generators, taken before the forward of a micro-batch."""
 
     generator: Any  # Tensor of ms.get_rng_state(): mint and nn layers draw from this generator
     of_functions: dict[Any, Any]  # from which functions of `ops` make the seeds of their operators, counting calls
@@ -28,7 +28,7 @@ class RandomState:
     python: Any
 
     def restore(self) -> None:
-        """Draw from here on as from then on."""
+        """Set the generators to these states, so that they draw the same numbers again."""
         ms.set_rng_state(self.generator)
         _of_functions().clear()
         _of_functions().update(self.of_functions)
@@ -87,7 +87,7 @@ class Scale:
     in_loss: bool = True  # False: it came in as what backward starts from (`sens`)
 
     def read(self) -> float:
-        """On the host."""
+        """Bring the scale to the host, and return it."""
         if not isinstance(self.value, float):
             self.value = float(self.value.asnumpy().reshape(-1)[0]) if isinstance(self.value, ms.Tensor) else 1.0
         return self.value
@@ -106,23 +106,23 @@ class Tape:
         self.microbatches: list[GradCall] = []
 
     def add(self, call: GradCall) -> None:
-        """A micro-batch begins."""
+        """Add a micro-batch that begins; drop its arguments if they are larger than what may be kept."""
         self._kept_bytes += sum(int(t.nbytes) for t in tensors((call.args, dict(call.kwargs))))
         if self._kept_bytes > self._keep_bytes:
             call.args, call.kwargs, call.is_dropped = (), {}, True
         self.microbatches.append(call)
 
     def drop(self, call: GradCall) -> None:
-        """It was no micro-batch after all."""
+        """Take a call off the tape: it was no micro-batch after all."""
         self.microbatches = [each for each in self.microbatches if each is not call]
 
     def clear(self) -> None:
-        """The step is over."""
+        """Forget the micro-batches: the step is over."""
         self.microbatches, self._kept_bytes = [], 0
 
 
 def random_state() -> RandomState | None:
-    """As it is now; None where this MindSpore cannot tell."""
+    """Return the states of the generators as they are now; None where this MindSpore cannot tell."""
     try:
         return RandomState(
             generator=ms.get_rng_state(), of_functions=dict(_of_functions()), numpy=np.random.get_state(),
@@ -137,7 +137,7 @@ def _of_functions() -> dict[Any, Any]:
 
 
 def tensors(tree: Any, depth: int = 6) -> Iterator[Any]:
-    """Tensors in nested tuples, lists and dicts."""
+    """Yield the tensors in nested tuples, lists and dicts."""
     if isinstance(tree, ms.Tensor):
         yield tree
     elif depth and isinstance(tree, (tuple, list)):

@@ -55,7 +55,7 @@ class TensorKeeper:
         self._copy(microbatch, site.name, f"{port}#{call}" if call else port, tensor)
 
     def flush(self, step: int, gradients: Mapping[int, Any]) -> list[Path]:
-        """Write what was kept since the last call as values of `step`; the files written.
+        """Write what was kept since the last call as values of `step`; return the files written.
 
         Args:
             gradients: id of a parameter -> its gradient.

@@ -18,7 +18,7 @@ _LEAVES: tuple[type[Any], ...] = (
 
 
 def flatten(value: object, prefix: str = "") -> list[tuple[str, Any]]:
-    """Every tensor in a nested value, with `prefix` before "" (a bare tensor), "[0]", "[logits]", "[0][k]".
+    """Return every tensor in a nested value, with `prefix` before "" (a bare tensor), "[0]", "[logits]", "[0][k]".
 
     Looks into sequences, mappings, dataclasses and attributes of any other object, but not into cells and code. Depth
     and count are bounded, cycles are safe; a container met twice is walked once, at its first place.

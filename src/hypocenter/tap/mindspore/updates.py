@@ -10,7 +10,7 @@ from hypocenter.tap.mindspore.patches import Patches
 
 
 class UpdateListener(Protocol):
-    """Who is told of updates."""
+    """What is told of updates."""
 
     def before_update(self, optimizer: Any, gradients: Sequence[Any]) -> Sequence[Any] | None: ...
     def after_update(self, optimizer: Any) -> None: ...
@@ -30,7 +30,7 @@ class UpdateTap:
         self.current: Any = None
 
     def attach(self, patches: Patches) -> None:
-        """Patch; `patches` takes it off."""
+        """Patch the call of optimizers; `patches` takes it off."""
         for kind in optimizer_classes():
             patches.wrap(kind, "__call__", self._called)
 
@@ -57,5 +57,5 @@ class UpdateTap:
 
 
 def parameters_of(optimizer: Any) -> list[Any]:
-    """In the order of its gradients."""
+    """Return the optimizer's parameters in the order of its gradients."""
     return list(getattr(optimizer, "parameters", ()) or ())

@@ -49,7 +49,7 @@ class SpreadOfActivations:
         self.is_on = False
 
     def begin(self, args: Any, kwargs: Mapping[str, Any] | None) -> None:
-        """An outermost module is called with these."""
+        """Note the sizes of the batch that an outermost module is called with, by which activations are placed."""
         self._where = self._place()
         self._dp, self._tp = place_in(self._where, "dp")[1], place_in(self._where, "tp")[1]
         self.is_on = self._dp > 1 or self._tp > 1
@@ -75,7 +75,7 @@ class SpreadOfActivations:
         self._widths = (placements, Widths(weights, self._tp), is_parallel)
 
     def of(self, module: nn.Module | None, side: str, tensor: Tensor) -> Where | None:
-        """Where a value lies that a module takes ("in") or gives ("out"); None in a process that is alone."""
+        """Return where a value lies that a module takes ("in") or gives ("out"); None in a process that is alone."""
         if not self.is_on:
             return None
         if id(module) in self._gated and side == "out":
@@ -95,7 +95,7 @@ class SpreadOfActivations:
         return cut(tensor.shape, axes, self._where)
 
     def of_gradient(self, gradient: Tensor, where: Where | None) -> Where | None:
-        """Where the gradient of a value lies."""
+        """Return where the gradient of a value lies, given where the value does."""
         if where is None or not self.is_on:
             return None
         if hasattr(gradient, "placements"):
@@ -130,13 +130,13 @@ class SpreadOfActivations:
         return Where(placement=text_of(axes), shape=tuple(shape), offset=offset)
 
     def _axis(self, mesh: Any, number: int) -> str:
-        """The axis whose group a dimension of a mesh is."""
+        """Return the axis whose group a dimension of a mesh is; "" if none is known."""
         ranks = set(torch.distributed.get_process_group_ranks(mesh.get_group(number)))
         found = [axis for axis, group in self._where.groups.items() if set(group) == ranks]
         return found[0] if len(found) == 1 or (found and len(ranks) == 1) else "tp" if "tp" in found else ""
 
     def _batch_dim(self, shape: Any) -> int | None:
-        """Which dimension counts samples; None for none."""
+        """Return the dimension that counts samples; None for none."""
         n, length = self._batch, self._length
         if not len(shape) or not n:
             return None
@@ -149,7 +149,7 @@ class SpreadOfActivations:
         return 0 if is_flat and not self._is_megatron else None
 
     def _over_tensors(self, module: nn.Module | None, side: str, tensor: Tensor, batch_dim: int | None) -> str:
-        """R, S(dim), or "" when nothing tells."""
+        """Return how tensor-parallel ranks share a value: R, S(dim), or "" when nothing tells."""
         shape = tensor.shape
         if not tensor.is_floating_point() or not len(shape):
             return "R"
@@ -168,7 +168,7 @@ class SpreadOfActivations:
 
 
 def kind_of(placement: Any) -> str:
-    """R, S(dim) or P of a DTensor's placement; "" for one whose local values are neither parts nor summands."""
+    """Return R, S(dim) or P for a DTensor's placement; "" if local values are neither parts nor summands."""
     if placement.is_replicate():
         return "R"
     if placement.is_partial():  # of a shared embedding the values of tokens of other ranks are anything
@@ -177,7 +177,7 @@ def kind_of(placement: Any) -> str:
 
 
 def _batch_and_length(given: list[Tensor]) -> tuple[int, int]:
-    """How many samples a batch has, and how long they are, 0 when unknown: of integers, else of the first tensor."""
+    """Return (samples in a batch, their length), 0 when unknown: of integers, else of the first tensor."""
     with_dims = [t for t in given if t.dim()]
     of_tokens = [t for t in with_dims if not t.is_floating_point() and not t.is_complex()]
     for tensor in (*of_tokens, *with_dims):
@@ -228,7 +228,7 @@ class Widths:
             self._share |= {side.share for side in sides.values() if side.share}
 
     def of(self, module: nn.Module | None, side: str, width: int) -> Share:
-        """What a tensor of this width is.
+        """Tell whether a tensor of this width is whole or this rank's share.
 
         Args:
             module: that takes or gives it.

@@ -30,7 +30,7 @@ class SpreadOfParameters:
         self._known: tuple[object, Placements] | None = None
 
     def placements(self) -> Placements:
-        """Of all parameters of the models as they are now."""
+        """Return the placements of all parameters of the models as they are now."""
         roots = self._names.roots()
         wrappers, named = self._wrappers.alive(roots), self._names.parameters()
         key = (self._names.generation, tuple(map(id, wrappers)), tuple(id(p) for _, p in named))
@@ -46,7 +46,7 @@ class SpreadOfParameters:
     def of(
         self, placements: Placements, name: str, parameter: Tensor, tensor: Tensor, phase: str, optimizer: Any = None
     ) -> Where:
-        """Where a value of a parameter lies: itself, its gradient, or a state of its size.
+        """Return where a value of a parameter lies: the parameter itself, its gradient, or a state of its size.
 
         Args:
             placements: as they are now.
@@ -79,7 +79,7 @@ def _of_plain(tensor: Tensor, text: str, place: Place, *, is_gated: bool) -> Whe
 
 
 def is_gated(roots: list[torch.nn.Module], parameter: Tensor) -> bool:
-    """Whether a shard holds a piece of the gate and one of the rest (Megatron-Core's first layer of a gated MLP)."""
+    """Return whether a shard holds a piece of the gate and one of the rest (Megatron-Core's gated MLP)."""
     if not getattr(parameter, "tensor_model_parallel", False) or getattr(parameter, "partition_dim", 0) != 0:
         return False
     return any(

@@ -35,18 +35,18 @@ NOWHERE = Where()
 
 
 def text_of(axes: Mapping[str, str]) -> str:
-    """`dp=S(0) tp=R`, axes in their order."""
+    """Write the placement as text, axes in their order: `dp=S(0) tp=R`."""
     return " ".join(f"{axis}={axes[axis]}" for axis in OUTER_FIRST if axis in axes)
 
 
 def place_in(groups: Place, axis: str) -> tuple[int, int]:
-    """(position in the group of this axis, its size); (0, 1) where there is no such axis."""
+    """Return (position in the group of this axis, its size); (0, 1) where there is no such axis."""
     ranks = groups.groups.get(axis, ())
     return (ranks.index(groups.rank), len(ranks)) if groups.rank in ranks else (0, 1)
 
 
 def cut(shape: Sequence[int], axes: Mapping[str, str], place: Place) -> Where:
-    """The place of values of this shape, cut into equal parts: "S(1)" is cut along dimension 1.
+    """Return the place of values of this shape, cut into equal parts: "S(1)" is cut along dimension 1.
 
     Unknown, when two axes cut the same dimension: nothing tells which of them cuts first. And when there is no such
     dimension: flat pieces of a parameter (Megatron-Core's distributed optimizer) lie otherwise than it does.
@@ -65,13 +65,13 @@ def cut(shape: Sequence[int], axes: Mapping[str, str], place: Place) -> Where:
 
 
 def local_shape(tensor: Any) -> tuple[int, ...]:
-    """The shape of what is here: of a DTensor that of its shard."""
+    """Return the shape of what is here: of a DTensor that of its shard."""
     own = getattr(tensor, "_local_tensor", None)
     return tuple((tensor if own is None else own).shape)
 
 
 def offset_of_dtensor(tensor: Any) -> tuple[int, ...] | None:
-    """Where the shard of a DTensor starts; None where this torch does not tell."""
+    """Return where the shard of a DTensor starts, by dimension; None where this torch does not tell."""
     try:
         from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 

@@ -17,12 +17,12 @@ _noted: weakref.WeakSet[torch.nn.Module] = weakref.WeakSet()
 
 
 def note_wrapper(wrapper: torch.nn.Module) -> None:
-    """A wrapper was made. It counts as long as it lives, also when training goes past it to a module of its own."""
+    """Note a new wrapper. It counts as long as it lives, also when training goes past it to its module."""
     _noted.add(wrapper)
 
 
 def layout(roots: Sequence[torch.nn.Module], rank: int, world_size: int) -> Layout | None:
-    """dp, when a wrapper is seen."""
+    """Return the ranks of dp, when a wrapper is seen; else None."""
     for module in [*modules_of(roots), *_noted]:
         if any((kind.__module__.partition(".")[0], kind.__name__) in _WRAPPERS for kind in type(module).__mro__):
             ranks = _ranks(module, world_size)

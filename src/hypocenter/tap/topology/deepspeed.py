@@ -18,7 +18,7 @@ _GROUPS = "deepspeed.utils.groups"
 
 
 def layout(roots: Sequence[torch.nn.Module], rank: int) -> Layout | None:
-    """What the engines among the roots know; None without an engine."""
+    """Return what the engines among the roots know of the layout; None without an engine."""
     engines: list[Any] = [m for root in roots for m in root.modules() if _is_engine(m)]
     if not engines:
         return None
@@ -45,6 +45,6 @@ def _is_engine(module: torch.nn.Module) -> bool:
 
 
 def _experts(groups: Any) -> tuple[int, ...]:
-    """The expert group, where all layers have the same one."""
+    """Return the ranks of the expert group, where all layers have the same one; else ()."""
     known = list(getattr(groups, "_EXPERT_PARALLEL_GROUP", {}).values())
     return ranks_of(known[0]) if len(known) == 1 else ()

@@ -35,7 +35,7 @@ _NOT_AN_AXIS = re.compile(r"(^|_)(cp|ep|tp|pp)$")  # after another word: "dp_cp"
 
 
 def axis_of(name: str) -> str:
-    """The axis that a dimension's name means, "" for none: dp_shard -> dp, context_parallel -> cp, dp_cp -> ""."""
+    """Return the axis that a dimension's name means, "" for none: dp_shard -> dp, context_parallel -> cp."""
     words = name.lower().replace("-", "_").removesuffix("_parallel").split("_")
     axis = words[0] if words[0] in AXES else _AXIS_OF.get(words[0], "")
     if len(words) > 1 and axis and "in" not in words and "mod" not in words and _NOT_AN_AXIS.search(name.lower()):
@@ -52,7 +52,7 @@ class Mesh:
     ranks: tuple[int, ...]  # row by row
 
     def axis_groups(self, axes: Sequence[str], rank: int) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """(axis, ranks of its group that hold `rank`) for dimensions of these axes; nothing for a rank outside."""
+        """Yield (axis, ranks of its group that hold `rank`) for dimensions of these axes; nothing if it is outside."""
         if self.ranks.count(rank) != 1:
             return
         ranks = np.array(self.ranks).reshape(self.shape)
@@ -63,7 +63,7 @@ class Mesh:
 
 
 def mesh_of(mesh: Any) -> Mesh:
-    """What is kept of a DeviceMesh."""
+    """Return what is kept of a DeviceMesh."""
     ranks: torch.Tensor = mesh.mesh
     names = tuple(str(name) for name in mesh.mesh_dim_names or ())
     return Mesh(names=names, shape=tuple(ranks.shape), ranks=tuple(ranks.flatten().tolist()))
@@ -100,7 +100,7 @@ class Meshes:
 
 
 def layout(meshes: Iterable[Mesh], roots: Sequence[torch.nn.Module], rank: int) -> Layout:
-    """What the meshes know, and those that the parameters of the roots lie on."""
+    """Return the layout that the meshes know, and those that the parameters of the roots lie on."""
     used = _used(roots)
     candidates: dict[str, list[tuple[int, ...]]] = {}
     for mesh in dict.fromkeys((*meshes, *used)):
@@ -124,7 +124,7 @@ def _axes(mesh: Mesh, uses: frozenset[str]) -> list[str]:
 
 
 def _used(roots: Sequence[torch.nn.Module]) -> dict[Mesh, frozenset[str]]:
-    """Meshes of the roots' parameters: "fsdp" for those that FSDP2 shards over, "sharded" where others are sharded."""
+    """Return meshes of the roots' parameters: "fsdp" if FSDP2 shards over it, "sharded" if others are sharded."""
     modules = modules_of(roots)
     of_fsdp = {id(mesh): mesh for mesh in _meshes_of_fsdp(modules)}
     others: dict[int, Any] = {}
@@ -141,7 +141,7 @@ def _used(roots: Sequence[torch.nn.Module]) -> dict[Mesh, frozenset[str]]:
 
 
 def _meshes_of_fsdp(modules: Iterable[torch.nn.Module]) -> Iterator[Any]:
-    """Of FSDP2's modules, whose private state is the only one that knows."""
+    """Yield the meshes of FSDP2's modules, which only their private state knows."""
     for module in modules:
         get_state = getattr(module, "_get_fsdp_state", None) if type(module).__name__.startswith("FSDP") else None
         if get_state is None:

@@ -28,7 +28,7 @@ class Layout:
 
 
 def merged(layouts: Iterable[Layout], rank: int) -> Layout:
-    """Axes of several sources; for an axis that two know the earlier source is believed."""
+    """Join the axes of several sources; for an axis that two know, the earlier source is believed."""
     groups: dict[str, tuple[int, ...]] = {}
     sources: list[str] = []
     for layout in layouts:
@@ -41,7 +41,7 @@ def merged(layouts: Iterable[Layout], rank: int) -> Layout:
 
 
 def ranks_of(group: Any) -> tuple[int, ...]:
-    """Global ranks of a process group (None: of all ranks); () for a rank that is not in it. No communication."""
+    """Return global ranks of a process group (None: of all ranks); () for a rank outside. No communication."""
     import torch.distributed as dist
 
     try:
@@ -51,11 +51,11 @@ def ranks_of(group: Any) -> tuple[int, ...]:
 
 
 def is_distributed() -> bool:
-    """Whether torch.distributed runs in this process."""
+    """Return whether torch.distributed runs in this process."""
     distributed = torch.distributed
     return distributed.is_available() and distributed.is_initialized()
 
 
 def modules_of(roots: Sequence[torch.nn.Module]) -> list[torch.nn.Module]:
-    """Every module below the roots, once."""
+    """Return every module below the roots, once."""
     return list({id(module): module for root in roots for module in root.modules()}.values())

@@ -19,7 +19,7 @@ _ALWAYS = frozenset({"tp", "pp", "dp"})
 
 
 def layout(rank: int) -> Layout | None:
-    """The layout that Megatron-Core has made; None while there is none."""
+    """Return the layout that Megatron-Core has made; None while there is none."""
     state = _initialized()
     if state is None:
         return None
@@ -29,7 +29,7 @@ def layout(rank: int) -> Layout | None:
 
 
 def key() -> object:
-    """Changes when the layout may have changed."""
+    """Return a value that changes when the layout may have changed."""
     state = _initialized()
     return id(_group(state, _GROUPS["tp"])) if state is not None else None
 

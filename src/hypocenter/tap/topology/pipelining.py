@@ -11,17 +11,17 @@ _stages: weakref.WeakSet[Any] = weakref.WeakSet()
 
 
 def note_stage(stage: Any) -> None:
-    """A stage that this process runs (tap/frameworks/torch_pipelining.py sees them)."""
+    """Note a stage that this process runs (tap/frameworks/torch_pipelining.py sees them)."""
     _stages.add(stage)
 
 
 def key() -> int:
-    """Changes when the layout may have changed."""
+    """Return a value that changes when the layout may have changed."""
     return len(_stages)
 
 
 def layout(rank: int) -> Layout | None:
-    """pp, when a stage has been seen."""
+    """Return the ranks of pp, when a stage has been seen; else None."""
     for stage in list(_stages):
         ranks = ranks_of(getattr(stage, "group", None))
         if len(ranks) > 1 and rank in ranks:

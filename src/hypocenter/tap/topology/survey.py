@@ -26,7 +26,7 @@ class Device:
 
 
 def device_of(roots: Sequence[torch.nn.Module]) -> Device:
-    """The device of the first parameter or buffer of the roots that is not on the CPU; the CPU when all are there."""
+    """Return the device of the roots' first tensor that is not on the CPU; the CPU when all are there."""
     found = ""
     for root in roots:
         tensors = (*root.parameters(), *torch.nn.Module.buffers(root))  # Megatron's DDP keeps a list in `buffers`
@@ -53,7 +53,7 @@ def _described(device: torch.device) -> Device:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What the sources say together."""
+    """What the sources say together about where this rank stands."""
 
     layout: Layout = field(default_factory=Layout)
     device: Device = field(default_factory=Device)
@@ -61,7 +61,7 @@ class Standing:
 
 
 class Survey:
-    """Asks the sources. Nothing here communicates.
+    """Asks the sources where this rank stands. Nothing here communicates.
 
     Args:
         names: its roots are looked at.
@@ -74,11 +74,11 @@ class Survey:
         self._standing = Standing()
 
     def attach(self) -> Callable[[], None]:
-        """Watch meshes being made; returns the undo."""
+        """Watch for meshes that are made; returns the undo."""
         return self._meshes.attach()
 
     def standing(self, rank: int, world_size: int) -> Standing:
-        """What is known now."""
+        """Return what is known now; it is worked out again only when something has changed."""
         key = (
             rank, world_size, is_distributed(), self._names.generation, len(self._meshes.made), megatron.key(),
             pipelining.key(),
@@ -112,7 +112,7 @@ class Survey:
 
 
 def layer_numbers(named: Iterable[tuple[str, torch.nn.Module]]) -> dict[str, int]:
-    """Module path -> the number that the module itself carries, of numbered lists' members only.
+    """Return, by module path, the numbers that layers carry; only of members of numbered lists.
 
     A layer hands its number on to its parts (`self_attention.layer_number`): they would say nothing new.
     """
