@@ -163,7 +163,7 @@ def _own(step: int, habits: _Habits, parameters: Mapping[str, LawSketches]) -> I
 
 
 def _factor(step: int, habits: _Habits, rank: int, factor: float) -> Iterator[Finding]:
-    """Report if what is used is more times what the micro-batches give than ever before. Less may be a clip."""
+    """Report gradients that are a larger multiple of what the micro-batches give than before; less may be a clip."""
     n, most = habits.factors.get(rank, (0, 0.0))
     habits.factors[rank] = n + 1, max(most, factor)
     if n < STAYS or factor <= max(1.0, most) * (1 + TOLERANCE) or _ALL in habits.is_told:
@@ -213,7 +213,7 @@ class _Pairs:
 
     @classmethod
     def of_each_rank(cls, parameters: Mapping[str, LawSketches]) -> _Pairs:
-        """Pair each rank's own gradients, in rising order of ranks, without those of which the replay gives nothing."""
+        """Each rank's own, in rising order of ranks; not those of which the replay gives nothing."""
         both = [(rank, name) for name, each in parameters.items() for rank in each.used if rank in each.made]
         keys = [(name, rank) for rank, name in sorted(both, key=lambda pair: pair[0])]
         used, made = _rows(parameters[n].used[r] for n, r in keys), _rows(parameters[n].made[r] for n, r in keys)
