@@ -61,12 +61,12 @@ class Alignment:
 
 
 def result(stage: int, verdict: StageVerdict, sentence: str, **others: Any) -> StageResult:
-    """A result with the stage's name."""
+    """Return a result of this stage, with the stage's name filled in."""
     return StageResult(stage=stage, name=STAGES[stage], verdict=verdict, sentence=sentence, **others)
 
 
 def of_comparison(stage: int, found: Comparison, sentence: str = "", **others: Any) -> StageResult:
-    """What a comparison that is not "same" says, as the result of a stage.
+    """Turn a comparison that is not "same" into the result of a stage.
 
     Args:
         sentence: what is said in place of the comparison's own.
@@ -83,18 +83,18 @@ def of_comparison(stage: int, found: Comparison, sentence: str = "", **others: A
 
 
 def _without_place(found: Comparison) -> str:
-    """The comparison's sentence; where step and phase are said beside it, without them."""
+    """Return the comparison's sentence without step and phase, which are said beside it."""
     head, _, rest = found.sentence.partition(": ")
     return rest.partition(", first of ")[0] if found.status == "diverged" and rest else found.sentence or head
 
 
 def named(names: Iterable[str]) -> str:
-    """`a, b, c and 4 more`."""
+    """Join names as in `a, b, c and 4 more`, each once."""
     return some(dict.fromkeys(names), _SHOWN)
 
 
 def farther(error: float, floor: float) -> str:
-    """`apart by 0.11, 13 times the noise floor of 0.0078`."""
+    """Say how far something is apart, as in `apart by 0.11, 13 times the noise floor of 0.0078`."""
     if error == 0.0:
         return "equal"
     if floor == 0.0:
@@ -103,7 +103,7 @@ def farther(error: float, floor: float) -> str:
 
 
 def same_size(row: RowComparison) -> str:
-    """How far a row is apart, in words."""
+    """Say in words how far a row is apart."""
     assert row.distance is not None
     return farther(row.distance.relative, row.floor.relative) if row.verdict != "equal" else "equal to the bit"
 
@@ -115,7 +115,7 @@ class ProgramFailedError(HypocenterError):
 
 
 class ElsewhereError(HypocenterError):
-    """A recording that only another machine can make. `fix` is the command to run there."""
+    """Raised for a recording that only another machine can make. `fix` is the command to run there."""
 
     slug = "elsewhere"
     exit_code = 5

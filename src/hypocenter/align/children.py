@@ -14,12 +14,12 @@ PATIENCE_S = 10.0  # for a program to end when asked to
 
 
 class Start(Protocol):
-    """Runs a command to its end and gives its exit code; 124 when it took longer than `timeout_s`."""
+    """Run a command to its end and return its exit code; 124 if it took longer than `timeout_s`."""
 
     def __call__(
         self, argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: Path, timeout_s: float | None
     ) -> int:
-        """Run it; stdout and stderr go to `output`."""
+        """Run the command; its stdout and stderr go to `output`."""
         ...
 
 
@@ -39,14 +39,14 @@ def start(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: Pat
 
 
 def clean_environment(environ: Mapping[str, str], cwd: Path) -> dict[str, str]:
-    """An environment without options of another session; folders of PYTHONPATH as they are seen from `cwd`."""
+    """Return an environment without options of another session; folders of PYTHONPATH are seen from `cwd`."""
     kept = {name: value for name, value in environ.items() if not name.startswith("HYPOCENTER_")}
     folders = [folder for folder in kept.get("PYTHONPATH", "").split(os.pathsep) if folder]
     return kept | {"PYTHONPATH": os.pathsep.join(str((cwd / folder).absolute()) for folder in folders)}
 
 
 def end(child: subprocess.Popen[bytes]) -> None:
-    """End a child that leads a session, with all its own: politely first, then not."""
+    """End a child that leads a session, with all that it has started: first by SIGTERM, then by SIGKILL."""
     if not hasattr(os, "killpg"):  # Windows: what it has started stays
         child.kill()
         child.wait()

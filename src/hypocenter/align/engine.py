@@ -57,7 +57,7 @@ class How:
 
 
 def align(plan: Plan, how: How | None = None) -> Alignment:
-    """Go through the stages of a plan; the first that fails ends it.
+    """Go through the stages of a plan; stop at the first that fails.
 
     Raises:
         HypocenterError: the map of the plan cannot be read.
@@ -83,7 +83,7 @@ def align(plan: Plan, how: How | None = None) -> Alignment:
 
 
 def status_of(plan: Plan) -> Alignment:
-    """What was found until now. Nothing is run; stages whose programs or options changed since are not counted."""
+    """Return what was found until now, without a run; stages whose programs or options changed do not count."""
     state = state_of(plan, How())
     results: list[StageResult] = []
     notes: list[str] = []
@@ -99,14 +99,14 @@ def status_of(plan: Plan) -> Alignment:
 
 
 def state_of(plan: Plan, how: How) -> State:
-    """Where a plan's results are."""
+    """Return the state of a plan: the folders of its results and recordings."""
     folder = how.folder or plan.state
     recordings = Recordings(plan=plan, folder=how.recordings or plan.state / "runs", start=how.start, tell=how.tell)
     return State(plan=plan, folder=folder, recordings=recordings)
 
 
 def alignment_of(plan: Plan, results: list[StageResult]) -> Alignment:
-    """The answer that the stages' results make."""
+    """Put the results of all stages together to an answer."""
     failed = next((one for one in results if one.verdict == "failed"), None)
     counted = {word: [one for one in results if one.verdict == word] for word in ("passed", "skipped", "cannot-tell")}
     doubts, passed = counted["cannot-tell"], counted["passed"]
@@ -158,7 +158,7 @@ def _unable(stage: int, error: HypocenterError) -> StageResult:
 
 
 def _is_broken(found: StageResult) -> bool:
-    """Whether a program failed: the next stages would start it again."""
+    """Return whether a program failed, so that the next stages would start it in vain."""
     return found.verdict == "cannot-tell" and bool(found.figures.get("ends"))
 
 
@@ -172,14 +172,14 @@ def _widened(plan: Plan, wide: Widening, how: How, folder: Path) -> tuple[Plan, 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """Of one plan (or one widening of it)."""
+    """The kept results of one plan, or of one widening of it."""
 
     plan: Plan
     folder: Path
     recordings: Recordings
 
     def fingerprint(self, stage: int) -> str:
-        """Of all that a stage rests on."""
+        """Return digits that change with anything a stage rests on."""
         plan = self.plan
         options = {name: getattr(plan.stages, name) for name in _RELEVANT[stage]}
         sides = (plan.baseline, plan.candidate)
@@ -191,18 +191,18 @@ class State:
         return fingerprint.digest_of(stage, options, programs, fingerprint.of_files(files), wide)
 
     def load(self, stage: int) -> StageResult | None:
-        """What was found before, whether it still holds or not; None when there is nothing that can be read."""
+        """Return what was found before, whether it still holds or not; None when nothing can be read."""
         try:
             return msgspec.json.decode(self._path(stage).read_bytes(), type=StageResult)
         except (OSError, ValueError, RecursionError):
             return None
 
     def holds(self, found: StageResult | None, stage: int) -> bool:
-        """Whether a result is of what the plan is now."""
+        """Return whether a result still belongs to what the plan is now."""
         return found is not None and found.verdict in _KEPT and found.fingerprint == self.fingerprint(stage)
 
     def store(self, found: StageResult) -> None:
-        """Put a result in place whole. Raises OSError."""
+        """Write a result to its file, as a whole. Raises OSError."""
         path = self._path(found.stage)
         path.parent.mkdir(parents=True, exist_ok=True)
         write_whole(path, msgspec.json.format(msgspec.json.encode(found), indent=2))

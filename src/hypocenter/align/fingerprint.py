@@ -16,13 +16,13 @@ _N_DIGITS = 10
 
 
 def digest_of(*parts: object) -> str:
-    """Hexadecimal digits for any plain values."""
+    """Return hexadecimal digits that identify any plain values."""
     text = json.dumps(parts, sort_keys=True, default=str)
     return hashlib.sha256(text.encode()).hexdigest()[:_N_DIGITS]
 
 
 def of_side(plan: Plan, name: SideName) -> str:
-    """Of one side: its command, variables, and the content of the files that they name or import, and our version."""
+    """Return the digest of one side: command, variables, content of files they name or import, and our version."""
     side, folder = plan.side(name), plan.start_folder(name)
     named = [path for word in side.argv if (path := folder / word).is_file()]
     extra = [path for pattern in side.files for path in sorted(plan.folder.glob(pattern)) if path.is_file()]
@@ -31,12 +31,12 @@ def of_side(plan: Plan, name: SideName) -> str:
 
 
 def of_files(paths: Iterable[Path]) -> str:
-    """Of files' content, such as configurations."""
+    """Return the digest of the content of files, such as configurations."""
     return digest_of({str(path): _content(path) for path in paths})
 
 
 def _with_imports(paths: Iterable[Path]) -> Iterator[Path]:
-    """The files, and the Python files beside a script that it imports, and what those import."""
+    """Yield the files, the Python files beside a script that it imports, and what those import."""
     waiting, seen = list(paths), set[Path]()
     while waiting:
         path = waiting.pop(0).resolve()

@@ -21,7 +21,7 @@ _WITHOUT_EFFECT = frozenset({  # how it is computed, not what; and what is compa
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupDifference:
-    """One setting that is another for some parameters."""
+    """A setting of the optimizer that differs between the sides for some parameters."""
 
     option: str
     baseline: str
@@ -30,7 +30,7 @@ class GroupDifference:
     n_all: int  # parameters that both optimizers have
 
     def plain(self) -> dict[str, object]:
-        """For the page."""
+        """Return the fields as a dictionary for the page."""
         return {
             "option": self.option, "baseline": self.baseline, "candidate": self.candidate,
             "parameters": list(self.parameters),
@@ -38,7 +38,7 @@ class GroupDifference:
 
 
 def group_differences(baseline: RecordedRun, candidate: RecordedRun, matching: Matching) -> list[GroupDifference]:
-    """Settings that differ, those of most parameters first. Empty as well where optimizers were not recorded."""
+    """Return settings that differ, those of most parameters first. Empty too where optimizers were not recorded."""
     mine, other = _settings(baseline), _settings(candidate)
     names = _partners(matching, mine, other)
     found: dict[tuple[str, str, str], list[str]] = {}
@@ -65,7 +65,7 @@ def _settings(run: RecordedRun) -> dict[str, Mapping[str, Any]]:
 
 
 def _partners(matching: Matching, mine: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, str]:
-    """Parameters that both optimizers have, by the baseline's name."""
+    """Map the baseline's name of each parameter that both optimizers have to the candidate's."""
     pairs = {
         spot.site: pair.candidate[min(at, len(pair.candidate) - 1)].site
         for pair in matching.pairs

@@ -36,13 +36,13 @@ class Side:
 
     @property
     def argv(self) -> tuple[str, ...]:
-        """The words of the command, settings of variables before it left out."""
+        """The words of the command, without settings of variables before it."""
         words = shlex.split(self.command)
         return tuple(words[_n_settings(words) :])
 
     @property
     def variables(self) -> dict[str, str]:
-        """What is set for the program: `env`, and NAME=VALUE words before the command."""
+        """The variables that are set for the program: `env`, and NAME=VALUE words before the command."""
         words = shlex.split(self.command)
         set_before = (word.partition("=") for word in words[: _n_settings(words)])
         return {**self.env, **{name: value for name, _, value in set_before}}
@@ -79,7 +79,7 @@ class Widening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """All of it. Paths in it are relative to `folder`."""
+    """A whole plan. Paths in it are relative to `folder`."""
 
     baseline: Side
     candidate: Side
@@ -89,24 +89,24 @@ class Plan:
 
     @property
     def folder(self) -> Path:
-        """Where plan.toml is."""
+        """The folder that plan.toml is in."""
         return self.path.absolute().parent
 
     @property
     def state(self) -> Path:
-        """Where everything made on the way is kept: `<plan>.align/` beside it."""
+        """The folder that keeps everything made on the way: `<plan>.align/` beside the plan."""
         return self.folder / f"{self.path.stem}.align"
 
     def side(self, name: SideName) -> Side:
-        """One of the two."""
+        """Return the side of this name."""
         return self.baseline if name == "baseline" else self.candidate
 
     def start_folder(self, name: SideName) -> Path:
-        """Where a side's command is started."""
+        """Return the folder in which a side's command is started."""
         return (self.folder / self.side(name).cwd).resolve()
 
     def widened(self, wide: Widening) -> Plan:
-        """The plan with the commands of a widening."""
+        """Return the plan with the commands of a widening in place of its own."""
         sides = {
             "baseline": replace(self.baseline, command=wide.baseline or self.baseline.command),
             "candidate": replace(self.candidate, command=wide.candidate or self.candidate.command),
@@ -115,7 +115,7 @@ class Plan:
 
 
 def read_plan(path: Path | str) -> Plan:
-    """The plan of a TOML file.
+    """Read the plan from a TOML file.
 
     Raises:
         ConfigError: it cannot be read, or a name or value in it is none; names the nearest right one.
@@ -132,7 +132,7 @@ def read_plan(path: Path | str) -> Plan:
 
 
 def plan_of(found: Mapping[str, Any], path: Path) -> Plan:
-    """The plan that a TOML file's content means. Raises ConfigError."""
+    """Return the plan that the content of a TOML file means. Raises ConfigError."""
     _check(found, ("baseline", "candidate", "stages", "widening"), str(path))
     widening = found.get("widening", [])
     if not isinstance(widening, list):
@@ -198,7 +198,7 @@ def _check_numbers(stages: Stages, where: str) -> None:
 
 
 def _n_settings(words: list[str]) -> int:
-    """How many words of the beginning set variables: `OMP_NUM_THREADS=1 python train.py`."""
+    """Count the words at the beginning that set variables, as in `OMP_NUM_THREADS=1 python train.py`."""
     n = 0
     while n < len(words) and words[n].partition("=")[1] and words[n].partition("=")[0].isidentifier():
         n += 1

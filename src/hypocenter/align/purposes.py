@@ -38,7 +38,7 @@ def need(
     plan: Plan, side: SideName, purpose: str, *, start_from: str = "", gradients: str = "",
     parameters: Sequence[str] = (),
 ) -> Need:  # fmt: skip
-    """The recording of a side for a purpose.
+    """Describe the recording that a side makes for a purpose.
 
     Args:
         start_from: path of initial weights that are not the program's own.
@@ -55,7 +55,7 @@ def need(
 
 
 def _exact(plan: Plan) -> tuple[str, ...]:
-    """What makes a program do the same each time."""
+    """Return the options that make a program do the same each time."""
     return (*(("--deterministic",) if plan.stages.deterministic else ()), *_drawn(plan))
 
 

@@ -24,7 +24,7 @@ Tell = Callable[[str], None]
 
 
 def silent(text: str) -> None:
-    """Tells nobody."""
+    """Tell nobody."""
 
 
 @dataclass(kw_only=True)
@@ -43,13 +43,13 @@ class Recordings:
     _fingerprints: dict[SideName, str] = field(default_factory=dict[SideName, str])
 
     def fingerprint(self, side: SideName) -> str:
-        """Of what a side's recordings depend on."""
+        """Return digits that change with anything a side's recordings depend on."""
         if side not in self._fingerprints:
             self._fingerprints[side] = fingerprint.of_side(self.plan, side)
         return self._fingerprints[side]
 
     def get(self, need: Need) -> Path:
-        """The path of a recording, or of the log that stands for it.
+        """Return the path of a recording, or of the log that stands for it; make the recording if need be.
 
         Raises:
             ElsewhereError: it has to be made on another machine.

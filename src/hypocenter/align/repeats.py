@@ -45,7 +45,7 @@ class Repeats:
 
 
 def repeats(context: Context, purpose: str, n: int) -> Repeats:
-    """Repeats for a purpose: `frozen-repeat` or `repeat`.
+    """Make the repeats for a purpose, `frozen-repeat` or `repeat`, or find them.
 
     Raises:
         HypocenterError: what Recordings.get raises; initial weights that cannot be read.
@@ -73,7 +73,7 @@ def _made(paths: list[Path], how: str) -> Repeats:
 
 
 def _is_loose(context: Context) -> bool:
-    """Whether the baseline without determinism is another each time, and not only another than with it."""
+    """Return whether two runs without determinism differ from each other, and not only from a deterministic one."""
     loose = context.run("baseline", "loose")
     if first_unequal(context.run("baseline", "steps"), loose) is None:
         return False
@@ -81,7 +81,7 @@ def _is_loose(context: Context) -> bool:
 
 
 def first_unequal(once: RecordedRun, again: RecordedRun) -> RowComparison | None:
-    """The first row, in step and execution order, that is not equal; None when all that both hold is."""
+    """Return the first row, in step and execution order, that is not equal; None if both runs agree in all."""
     for step in sorted({record.step for _, record in once.step_records()}):
         found = compare_runs(once, again, options=Options(budget=1.0, is_wanted=step.__eq__))
         unequal = [row for row in found.rows if row.verdict != "equal" and _is_apart(row)]
@@ -103,7 +103,7 @@ class Nudged(Tensor):
     seed: tuple[int, ...]
 
     def read(self, box: Box) -> NDArray[Any]:
-        """The bits of a box."""
+        """Read the bits of a box, nudged."""
         raw = self.of.read(box)
         chance = np.random.default_rng([*self.seed, *(start for start, _ in box)])
         if self.dtype in _PLAIN:
@@ -114,7 +114,7 @@ class Nudged(Tensor):
 
 
 def nudged_weights(context: Context, size: float, number: int) -> Path:
-    """A checkpoint with the baseline's weights, nudged; written once."""
+    """Write a checkpoint with the baseline's weights, nudged; return its path. It is written once."""
     source = context.path("baseline", "steps")
     folder = context.recordings.folder / f"nudged-{digest_of(source.name, size)}-{number}"
     if folder.is_dir():
@@ -132,7 +132,7 @@ def nudged_weights(context: Context, size: float, number: int) -> Path:
 
 
 def coarsest_format(run: RecordedRun) -> str:
-    """The format with the fewest digits among the outputs of modules in the first step."""
+    """Return the format with the fewest digits among the outputs of modules in the first step."""
     rows = run.readings(steps=[0], phase="forward", rank=run.ranks[0])
     found = {row.dtype for row in rows if row.port.startswith("out") and "float" in row.dtype}
     return max(found, key=unit, default="float32")

@@ -16,12 +16,12 @@ from hypocenter.formats import FORMATS, Format, format_of
 
 
 def unit(dtype: str) -> float:
-    """Largest relative error of rounding to a format; of an unknown one that of float32."""
+    """Return the largest relative error of rounding to a format; for an unknown one that of float32."""
     return _format(dtype).roundoff
 
 
 def rounding(dtype: str) -> float:
-    """How far off values are put where noise is measured, as `run --calibrate` does it."""
+    """Return how far values are put off where noise is measured, relative, as `run --calibrate` does it."""
     return _format(dtype).noise
 
 
@@ -30,14 +30,14 @@ def _format(dtype: str) -> Format:
 
 
 def loss_rounding(context: Context) -> float:
-    """Relative; 0 where the first step's loss has no measured floor."""
+    """Return the measured noise of the first step's loss, relative; 0 where it has no measured floor."""
     forward = context.earlier.get(2)
     floor = forward.figures.get("floor") if forward is not None and forward.verdict == "passed" else None
     return float(floor) if isinstance(floor, (int, float)) else 0.0
 
 
 def grad_norm_rounding(context: Context) -> float:
-    """Relative; 0 where the first step's gradients have no measured floor. A norm moves no more than its gradient."""
+    """Return the median noise of the first step's gradients, relative; 0 if unknown. A norm moves no more than that."""
     backward = context.earlier.get(3)
     norms: Any = backward.figures.get("local_norms") if backward is not None and backward.verdict == "passed" else None
     return median(float(one["floor"]) for one in norms) if norms else 0.0

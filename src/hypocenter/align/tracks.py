@@ -8,7 +8,7 @@ _STATUS = {"accepted": "within noise", "departed": "departed", "cannot-tell": "n
 
 
 def track_figures(found: CurveComparison, name: str = "loss") -> dict[str, object]:
-    """Plain lists."""
+    """Return the curves of a comparison as plain lists, for the page."""
     track = found.track
     return {
         "name": name, "steps": list(track.steps), "baseline": list(track.baseline), "candidate": list(track.candidate),

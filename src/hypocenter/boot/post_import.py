@@ -48,7 +48,7 @@ def _arm_for(framework: str) -> None:
 
 
 def _seed_at_imports(options: str) -> None:
-    """Generators that are used before torch is imported, or without it, have their seed from the start."""
+    """Seed generators when they are imported, so that they have their seed also before torch, or without it."""
     import json
     from urllib.parse import unquote
 
@@ -86,7 +86,7 @@ class PostImportFinder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec that the other finders give for `name`, its loader armed; None for every other module."""
+        """Return the spec that the other finders give for `name`, its loader armed; None for every other module."""
         if fullname != self._name or _thread.get_ident() in self._asking:
             return None
         self._asking.add(_thread.get_ident())
@@ -139,12 +139,12 @@ class OwnPackageFinder:
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """The spec of `hypocenter` itself; its submodules are then found through its `__path__`."""
+        """Return the spec of `hypocenter` itself (its submodules are then found through its `__path__`); else None."""
         return PathFinder.find_spec(fullname, [self._root]) if fullname == "hypocenter" else None
 
 
 def start(framework: str = "torch") -> None:
-    """Note that this process has a framework, start its session. What fails is said once a run; training goes on."""
+    """Note that this process has a framework and start its session. A failure is said once a run; training goes on."""
     _note_reached()
     try:
         from hypocenter.session import start_from_env
@@ -167,7 +167,7 @@ def _disarm(loader: Any) -> None:
 
 
 def _note_reached() -> None:
-    """Once a process: one that imports both frameworks is one process."""
+    """Add this process to the file of processes that imported a framework, once even if it imports both."""
     if os.getpid() in _noted:
         return
     _noted.append(os.getpid())
@@ -182,7 +182,7 @@ _noted: list[int] = []
 
 
 def _warn(text: str) -> None:
-    """One line on stderr, from the first process of the run that has something to say."""
+    """Write one line to stderr, unless another process of the run has already written one."""
     try:
         os.close(os.open(os.path.join(os.environ["HYPOCENTER_RUN"], WARNED_FILE), os.O_CREAT | os.O_EXCL))
     except FileExistsError:

@@ -32,11 +32,11 @@ class LightningCallback(Callback):  # pyright: ignore[reportGeneralTypeIssues, r
         self.handle = watch(pl_module, None, None, **options)
 
     def on_fit_end(self, trainer: Any, pl_module: Any) -> None:
-        """Write what is left."""
+        """Write what is left of the recording."""
         self._close()
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Training died: look at the loss nobody used."""
+        """Write what is left after training has failed, with a look at a loss that was not used yet."""
         self._close()
 
     def _close(self) -> None:

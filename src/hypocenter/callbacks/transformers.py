@@ -22,7 +22,7 @@ class TransformersCallback(TrainerCallback):
         self.handle: Handle | None = None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **kwargs: Any) -> None:
-        """Start watching."""
+        """Start watching the model and its optimizer."""
         options = {"out": f"{args.output_dir}/hypocenter", **self._options}
         self.handle = watch(model, kwargs.get("optimizer"), **options)
         if getattr(args, "logging_nan_inf_filter", False):
@@ -31,6 +31,6 @@ class TransformersCallback(TrainerCallback):
             )
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Write what is left."""
+        """Write what is left of the recording."""
         if self.handle is not None:
             self.handle.close()

@@ -21,7 +21,7 @@ SKETCHED = 2.0**-17  # relative error of a small sketch, made in float32 of up t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summand:
-    """What is known of one tensor."""
+    """What is known of one tensor that is added."""
 
     sketch: Sequence[float]
     norm: float  # L2
@@ -37,7 +37,7 @@ class Difference:
 
     @property
     def is_wrong(self) -> bool:
-        """Beyond what rounding explains."""
+        """Whether the result is off by more than rounding explains."""
         return self.actual > self.allowed
 
 

@@ -40,14 +40,14 @@ class Change:
 
 @dataclass(slots=True)
 class Share:
-    """A number between 0 and 1 for each batch."""
+    """A number between 0 and 1 for each batch, and what is usual of it."""
 
     past: deque[float] = field(default_factory=lambda: deque[float](maxlen=WINDOW))
     _largest: float = 0.0  # distances from the usual
     _second: float = 0.0
 
     def add(self, value: float, n: int) -> float | None:
-        """Take in the next, of `n` elements; what was usual, if this one is far from it."""
+        """Take in the next value, a share of `n` elements; return what was usual if it is far from that, else None."""
         past, found = self.past, None
         if len(past) == WINDOW:
             usual = _middle(past)
@@ -81,7 +81,7 @@ class Field:
     highest: float = -math.inf
 
     def add(self, row: Reading) -> Change | None:
-        """Take in its values; how they differ from those before, if they do."""
+        """Take in the next values of the field; return how they differ from those before, or None."""
         s = row.summary
         if s.n < LEAST or s.min is None or s.max is None:
             return None
@@ -101,7 +101,7 @@ class Field:
         return change
 
     def _chance_of_one(self, n: int) -> float:
-        """That `n` independent elements are all equal, by the shares of values so far; 0 where those are not known."""
+        """Return how likely `n` independent elements are all equal, by the shares so far; 0 if these are not known."""
         ends = [_middle(self.shares[name].past) for name in ("lowest", "highest") if name in self.shares]
         classes = [sum(each) / len(self.classes) for each in zip(*self.classes, strict=True)]
         return max([*ends, *classes], default=0.0) ** n
@@ -126,7 +126,7 @@ class Field:
         return change
 
     def _inside(self, row: Reading) -> Change | None:
-        """By what its elements are, of whole numbers by their classes too; of rows, how many are constant."""
+        """Return a change in what its elements are: ends, classes, ties to inputs; of rows, how many are constant."""
         shares, found = row.shares, list[Change]()
         if not shares:
             return None
@@ -166,7 +166,7 @@ class Field:
         return [] if usual is None else [Change(what=name, now=value, usual=usual, n_before=self.n - 1)]
 
     def _range(self, name: str, end: float, n: int) -> list[Change]:
-        """Where the end of its range was the same in all batches, of each of which it was more than a few elements."""
+        """Return a change if an end of the range was the same in all batches, for more than a few elements of each."""
         known, since = self.ends.get(name, (end, self.n))
         self.ends[name] = (end, self.n) if end != known else (known, since)
         if end == known or self.n - since < KNOWN or _middle(self.shares[name].past) * n < _SEEN:

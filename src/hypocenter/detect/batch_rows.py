@@ -29,7 +29,8 @@ _SOON = 1  # batches after a checkpoint in which rows of before are said to come
 
 
 def key_of(batch: Sequence[Reading]) -> Reading | None:
-    """The tensor that tells its rows; None where no tensor of the model's has any of at least two values."""
+    """Return the tensor that identifies the rows; None if no tensor given to the model has rows of two or more
+    values."""
     have = [row for row in batch if row.row_digests and not row.site.startswith(BATCH_LOSS)]
     found = max(have, key=lambda row: math.prod(row.shape[1:]), default=None)
     return found if found is not None and math.prod(found.shape[1:]) > 1 else None
@@ -41,7 +42,7 @@ def digests(reading: Reading) -> dict[int, int]:
 
 
 def is_by_chance(n_found: int, n_before: int, n_batches: int) -> bool:
-    """Whether so many in one batch are no wonder, after `n_before` in `n_batches`."""
+    """Return whether so many in one batch are no wonder, after `n_before` in `n_batches`."""
     rate = (n_before + 3.0) / max(1, n_batches)  # an upper bound at 95 % where there was none
     return n_found < LEAST or n_batches < KNOWN or rate**n_found / math.factorial(min(n_found, 100)) > CHANCE
 
@@ -57,7 +58,7 @@ class Copies:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Rows that came before, in a pass that is not over."""
+    """Rows that came again in a pass over the data that is not over."""
 
     step: int  # of the first
     microbatch: int
@@ -90,7 +91,7 @@ class _Pending:
 
 @dataclass(slots=True)
 class RowTrack:
-    """Follows rows over batches."""
+    """Follow rows over batches, to find those that come again too early."""
 
     _copies: int = 0  # in all batches
     _n: int = 0
@@ -111,11 +112,12 @@ class RowTrack:
     _has_forgotten: bool = False
 
     def resume(self, step: int, n_ranks: int) -> None:
-        """The next batch is the first after a checkpoint. One of many ranks may have other rows in each pass."""
+        """Note that the next batch is the first after a checkpoint. Of many ranks one may get other rows in each
+        pass."""
         self._since, self._resumed_at = (0, step) if n_ranks == 1 else (None, None)
 
     def copies(self, rows: dict[int, int]) -> Copies | None:
-        """Rows of a batch that are equal, where that is new."""
+        """Return the rows of a batch that are equal to each other, where that is new; else None."""
         n_each = Counter(digest for digest in rows.values() if digest)
         places = tuple(place for place, digest in sorted(rows.items()) if n_each[digest] > 1)
         n = sum(n_each.values()) - len(n_each)
@@ -124,7 +126,7 @@ class RowTrack:
         return Copies(places=places, n_rows=len(rows), n_batches=self._n) if is_new else None
 
     def add(self, rows: dict[int, int], step: int, microbatch: int) -> Rows | None:
-        """Take in the next batch, after `copies`; rows that came again, once it is known that they did not have to."""
+        """Take in the next batch, after `copies`; return rows that came again once it is sure they did not have to."""
         told = [(place, digest) for place, digest in sorted(rows.items()) if digest]
         found: Rows | None = None
         if told and not self._has_forgotten:
@@ -142,7 +144,7 @@ class RowTrack:
         return found
 
     def _remember(self, told: list[tuple[int, int]], first: int, step: int) -> None:
-        """Rows before `first`, the first of the next pass if one began, are of the pass before."""
+        """Remember the rows; those before `first`, the first row of the next pass, belong to the pass before."""
         for place, digest in told:
             known = self._seen.get(digest)
             if known is None or (known[0] < self._turn and place >= first):
@@ -191,7 +193,7 @@ class RowTrack:
         return self._go_on(pending) if pending.n_batches > 1 else None
 
     def _go_on(self, pending: _Pending) -> Rows | None:
-        """Rows came again in more than one batch in a row."""
+        """Judge rows that came again in more than one batch in a row."""
         if pending.is_resumed and (not pending.is_whole or self._n_all is not None):
             self._pending = None
             return self._told(pending)
@@ -214,7 +216,7 @@ class RowTrack:
         return None
 
     def _left_out(self, n_least: int, n_turn: int | None = None) -> Rows | None:
-        """More than a batch of all rows did not come in the pass that ends, or in the first, where it was resumed."""
+        """Return what was left out if more than a batch of all rows did not come in the ending or the first pass."""
         n_turn = self._n_turn if n_turn is None else n_turn
         step, n_all = self._resumed_at, self._n_all
         if self._first_at is not None and n_all is not None and n_turn + self._n_rows >= len(self._seen):
@@ -243,7 +245,7 @@ class RowTrack:
             self._seen[digest] = self._turn, self._seen[digest][1]
 
     def _told(self, pending: _Pending, *, may_be_meant: bool = False) -> Rows:
-        """What came again did so within a pass, for others had not come yet."""
+        """Return the rows that came again within a pass, while others had not come yet."""
         self._again += pending.n_found
         left_out = None if self._n_all is None else max(0.0, 1.0 - pending.n_known / self._n_all)
         if pending.is_resumed:  # a pass begins there
@@ -295,7 +297,7 @@ class _Site:
     again: Counter[int] = field(default_factory=Counter[int])  # when they came again
 
     def by_chance(self, n_batch: int) -> float | None:
-        """How many rows chance lets come with the same, where no more do, at the end of a second pass; else None.
+        """Return how many rows come with the same by chance, where no more do, at the end of a second pass; else None.
 
         In it there must be as much of each as in the first pass: what is drawn anew differs by chance in that.
         """
@@ -319,7 +321,7 @@ class Pairs:
     _sites: dict[str, _Site] = field(default_factory=dict[str, _Site])
 
     def add(self, key: Reading, batch: Sequence[Reading], step: int) -> list[Parted]:
-        """Take in the next batch; what belonged together in all batches before, and no longer does."""
+        """Take in the next batch; return what belonged together in all batches before, and no longer does."""
         found: list[Parted] = []
         rows = {place: digest for place, digest in digests(key).items() if digest}
         for other in batch:
@@ -330,7 +332,8 @@ class Pairs:
         return found or self._never_bound(rows)
 
     def _never_bound(self, rows: dict[int, int]) -> list[Parted]:
-        """One tensor alone comes by chance: of two (another row, and a label of both) each may be drawn anew."""
+        """Tell where one tensor alone comes by chance: of two, such as another row and a label, each may be drawn
+        anew."""
         apart = [(name, site) for name, site in self._sites.items() if site.apart]
         if (
             len(apart) != 1
@@ -394,7 +397,7 @@ class OneRow:
     _is_told: bool = False
 
     def add(self, key: Reading, batch: Sequence[Reading]) -> int:
-        """How many rows the next batch has, where all that the model is given is the same for each; 0: it is not.
+        """Return how many rows the next batch has if the model is given the same for each of them; 0 if it is not.
 
         Two batches in a row of which that holds, of another row each, whose labels are not the same: what is given on
         purpose to each row, as a grid of points, is given in each batch.

@@ -38,7 +38,7 @@ class Jumped:
 
 
 class Repeats:
-    """Follows the order of batches.
+    """Follow the order of batches, to find one that comes again or a jump.
 
     Epochs that are not shuffled, one batch that is trained on over and over, and several passes over each batch are
     habits: they come again from the first time that they can. So does what is drawn with replacement from few samples.
@@ -51,11 +51,11 @@ class Repeats:
         self._order = _Order()
 
     def resume(self) -> None:
-        """The next batch is the first after a checkpoint."""
+        """Note that the next batch is the first after a checkpoint."""
         self._order.is_resumed = True
 
     def add(self, batch: Sequence[Reading], step: int) -> Again | Jumped | None:
-        """Take in the next batch; what it repeats, if none did before and it is not a new pass over all."""
+        """Take in the next batch; return what it repeats if none did before and no new pass begins, or a jump."""
         if any(row.summary.min is None for row in batch):  # not finite: what is broken is alike
             return None
         key = tuple(row.digest for row in batch)
@@ -77,7 +77,7 @@ class Repeats:
 
 @dataclass(slots=True)
 class _Order:
-    """Batches that come one after the other, in each pass in the same order."""
+    """Batches that follow each other in the same order in each pass."""
 
     is_resumed: bool = False
     _after: dict[Key, Key] = field(default_factory=dict[Key, Key])
@@ -86,7 +86,7 @@ class _Order:
     _jump: Jumped | None = None  # that the next batch is to confirm
 
     def add(self, key: Key, step: int, microbatch: int) -> Jumped | None:
-        """Take in the next batch; the jump before it, once it goes on in order after that."""
+        """Take in the next batch; return the jump before it, once the order goes on after that."""
         last, found = self._last, None
         expected = self._after.get(last) if last is not None else None
         if last is None or expected is None:
@@ -118,7 +118,7 @@ class _Order:
         return found
 
     def _distance(self, expected: Key, key: Key) -> int:
-        """Batches from the one that would come to the one that came, below 0: back; 0: not known."""
+        """Return the number of batches from the expected one to the one that came, below 0: back; 0 if not known."""
         forth, back = self._steps(expected, key), self._steps(key, expected)
         if not forth or not back:
             return forth or -back
@@ -143,7 +143,7 @@ class _Indices:
     _jump: Jumped | None = None  # that the next batch is to confirm
 
     def add(self, row: Reading, step: int) -> Jumped | None:
-        """Take in the next batch; the jump before it, once it goes on in order after that."""
+        """Take in the next batch; return the jump before it, once the order goes on after that."""
         first, n, n_samples = int(row.summary.min or 0), row.summary.n, int(row.summary.absmax)
         is_over = first == 0 and (n_samples == 0 or self._next > n_samples - n or not self.is_resumed)
         found = None
@@ -171,7 +171,7 @@ class _Indices:
 
 @dataclass(slots=True)
 class Loaders:
-    """What data loaders say of their batches."""
+    """What data loaders tell of their batches."""
 
     _indices: _Indices = field(default_factory=_Indices)
     _last: int | None = None  # number of the batch that came last
@@ -182,11 +182,11 @@ class Loaders:
     _is_told: bool = False
 
     def resume(self) -> None:
-        """The next batch is the first after a checkpoint."""
+        """Note that the next batch is the first after a checkpoint."""
         self._indices.is_resumed = True
 
     def jumped(self, rows: Sequence[Reading], step: int) -> Jumped | None:
-        """Where the samples of a loader that goes through its data in order go on elsewhere, but for a new pass."""
+        """Return where the samples of a loader that reads in order go on elsewhere, other than for a new pass."""
         found = None
         for row in rows:
             if row.site == LOADER and row.port == INDICES_PORT:
@@ -194,7 +194,7 @@ class Loaders:
         return found
 
     def copies(self, batch: Sequence[Reading], rows: Sequence[Reading], step: int) -> tuple[int, int, int] | None:
-        """(step, micro-batch, workers) where each worker of a stream has made the same batches from the start."""
+        """Return (step, micro-batch, workers) where each worker of a stream makes the same batches; else None."""
         told = next((row for row in rows if row.site == LOADER and row.port == WORKER_PORT), None)
         if told is None or self._is_told or told.microbatch != batch[0].microbatch:
             return None
@@ -217,7 +217,7 @@ class Loaders:
 
 
 def batches_of(rows: Sequence[Reading]) -> dict[int, list[Reading]]:
-    """Rows of the batch by micro-batch: those that each step has, one for each tensor."""
+    """Return the rows of the batch by micro-batch: those that each step has, one for each tensor."""
     found: dict[int, list[Reading]] = {}
     for row in rows:
         is_at_all_steps = row.port == FIELD_PORT or row.dtype.startswith(("int", "uint", "bool"))
@@ -227,5 +227,5 @@ def batches_of(rows: Sequence[Reading]) -> dict[int, list[Reading]]:
 
 
 def ranks_resumed(rows: Sequence[Reading]) -> int:
-    """How many ranks the job has, where the step is the first after a checkpoint; else 0."""
+    """Return the number of ranks of the job if this is the first step after a checkpoint; else 0."""
     return next((max(1, row.summary.n) for row in rows if row.site == ATTEMPT), 0)

@@ -60,7 +60,7 @@ _BY_PORT = pa.array([
 
 
 def is_bookkeeping(rows: pa.RecordBatch | pa.Table) -> pa.Array:
-    """Of each row, whether Hypocenter wrote it for itself. `rows` has COLUMNS."""
+    """Return for each row whether Hypocenter wrote it for itself. `rows` has COLUMNS."""
     found = pc.or_(pc.is_in(rows["port"], value_set=_BY_PORT), pc.starts_with(rows["port"], replica_rows.STATE_PREFIX))
     for kind in _BY_SITE:
         named = pc.starts_with if kind.site.endswith(".") else pc.equal
@@ -70,7 +70,7 @@ def is_bookkeeping(rows: pa.RecordBatch | pa.Table) -> pa.Array:
 
 
 def holds_values(rows: pa.RecordBatch | pa.Table) -> pa.Array:
-    """Of each row, whether it says anything of values: a digest alone does not. Needs n_hist, absmax, sumsq, digest."""
+    """Return for each row whether it tells of values (a digest alone does not). Needs n_hist, absmax, sumsq, digest."""
     is_empty = pc.and_(
         pc.equal(rows["n_hist"], 0), pc.and_(pc.equal(rows["absmax"], 0.0), pc.equal(rows["sumsq"], 0.0))
     )

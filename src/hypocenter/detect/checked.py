@@ -34,7 +34,7 @@ class WrongOp:
 
 @dataclass(slots=True, kw_only=True)
 class Checked:
-    """What one rank's check of one micro-batch came to."""
+    """What one rank's check of one micro-batch, done again, came to."""
 
     rank: int
     step: int
@@ -69,34 +69,34 @@ class Checked:
 
     @property
     def is_noisy(self) -> bool:
-        """Replays differ among themselves."""
+        """Whether replays differ among themselves."""
         return self.noise > 0.0 or (self.second is not None and self.second != self.again)
 
     @property
     def is_measured(self) -> bool:
-        """It was done often enough to know by how much replays differ."""
+        """Whether it was replayed often enough to know by how much replays differ."""
         return self.n_replays >= repetition.LEAST
 
     @property
     def run_differs(self) -> bool:
-        """The run computed something else than the replays, beyond what these differ by."""
+        """Whether the run computed something else than the replays, beyond what these differ by."""
         if not self.differ or self.again is None or not self.is_measured:
             return False
         return not self.is_noisy or self.largest > max(NOISE * self.noise, LEAST)
 
     @property
     def run_agrees(self) -> bool:
-        """Gradients were compared, and every bit is equal."""
+        """Whether gradients were compared, and every bit is equal."""
         return self.n_compared > 1 and not self.differ
 
     @property
     def neighbour_agrees(self) -> bool:
-        """A neighbour's device came to the same bits."""
+        """Whether a neighbour's device came to the same bits."""
         return self.theirs is not None and self.theirs == self.again
 
     @property
     def neighbour_differs(self) -> bool:
-        """It did not, time and again; one that is not alike only counts beyond rounding."""
+        """Whether a neighbour's device came to other bits each time; for another kind of device, beyond rounding."""
         if self.theirs is None or self.theirs == self.again or not self.theirs_differ:
             return False
         if not self.is_measured or self.theirs_replays < repetition.LEAST:
@@ -106,7 +106,7 @@ class Checked:
 
 
 def checks_in(panel: Panel) -> list[Checked]:
-    """The checks of one step, by rank and micro-batch; read once for the rules that ask."""
+    """Return the checks of one step, by rank and micro-batch; they are read once for all rules that ask."""
     import pyarrow.compute as pc
 
     if checks_in in panel.asked:

@@ -45,13 +45,13 @@ class Collective:
 
     @property
     def name(self) -> str:
-        """all_reduce.sum over dp (ranks 0, 1)"""
+        """The call in words: all_reduce.sum over dp (ranks 0, 1)."""
         shown = ", ".join(map(str, self.ranks[:8])) + (", ..." if len(self.ranks) > 8 else "")
         axis = f"{self.axis} " if self.axis.isalpha() else ""
         return f"{'.'.join(filter(None, (self.op, self.reduce)))} over {axis}(ranks {shown})"
 
     def every(self, port: str) -> list[Value] | None:
-        """The values of one port on all ranks in order; None when one is missing or they do not fit together."""
+        """Return the values of one port on all ranks in order; None when one is missing or they do not fit together."""
         found = [self.values[r, port] for r in self.ranks if (r, port) in self.values]
         if len(found) < len(self.ranks) or len({(v.dtype, v.n) for v in found}) > 1:
             return None
@@ -60,7 +60,7 @@ class Collective:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reduction:
-    """Summands and what somebody was given for their sum."""
+    """Summands, and what ranks were given as their sum."""
 
     of: Collective
     summands: list[Value]
@@ -78,7 +78,7 @@ class Copy:
 
 
 def collectives_of(panel: Panel) -> list[Collective]:
-    """All collectives of a step, in no particular order. Rows of phase comm exist on few steps only."""
+    """Return all collectives of a step, in no particular order. Rows of phase comm exist on few steps only."""
     table = panel.where(phase="comm")
     columns: dict[str, list[Any]] = {name: table[name].to_pylist() for name in _COLUMNS}
     found: dict[tuple[Any, ...], Collective] = {}
@@ -109,7 +109,7 @@ def collectives_of(panel: Panel) -> list[Collective]:
 
 
 def _uneven(found: Mapping[tuple[Any, ...], Collective]) -> set[tuple[Any, ...]]:
-    """Pairs of ranks of which one was seen to send more often than the other to receive: the counts do not match.
+    """Return pairs of ranks of which one was seen to send more often than the other to receive.
 
     Pipelines exchange shapes before their first micro-batch, where one end may not be watched yet.
     """
@@ -122,7 +122,7 @@ def _uneven(found: Mapping[tuple[Any, ...], Collective]) -> set[tuple[Any, ...]]
 
 
 def reductions(collective: Collective) -> Iterator[Reduction]:
-    """What was added up, where all ranks' parts are known."""
+    """Yield what was added up, where all ranks' parts are known."""
     if collective.reduce not in ("sum", "avg"):
         return
     ranks, factor = collective.ranks, 1.0 if collective.reduce == "sum" else 1.0 / max(1, len(collective.ranks))
@@ -142,7 +142,7 @@ def reductions(collective: Collective) -> Iterator[Reduction]:
 
 
 def copies(collective: Collective) -> Iterator[Copy]:
-    """What was sent as it is, and where it arrived."""
+    """Yield what was sent as it is, with what arrived."""
     ranks, values = collective.ranks, collective.values
     position = {rank: i for i, rank in enumerate(ranks)}
     for (rank, port), sent in list(values.items()):

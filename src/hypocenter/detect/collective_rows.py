@@ -18,7 +18,7 @@ PER_STEP = 128  # collectives of a step that are written
 
 
 def chosen(n_ranks: int, call: int, step: int) -> Sequence[int]:
-    """Whose parts are written where a rank has one of each."""
+    """Return the ranks whose parts are written where a rank has one of each."""
     if n_ranks <= FEW:
         return range(n_ranks)
     first = (call * PARTS + step) % n_ranks

@@ -35,20 +35,20 @@ class Kinds:
         self._words = words
 
     def words(self, name: str) -> tuple[Ints, list[str]]:
-        """(index of each kind, words); "" where there is none."""
+        """Return (index of each kind, words) of one column; "" stands for none."""
         return self._words[name]
 
     def having(self, name: str, test: Callable[[str], bool]) -> Bools:
-        """Kinds whose word passes."""
+        """Return which kinds have a word that passes the test."""
         kinds, words = self._words[name]
         return np.fromiter(map(test, words), np.bool_, len(words))[kinds]
 
     def equal(self, name: str, *wanted: str) -> Bools:
-        """Kinds with one of these words."""
+        """Return which kinds have one of these words."""
         return self.having(name, wanted.__contains__)
 
     def begins(self, name: str, *prefixes: str) -> Bools:
-        """Kinds whose word begins so."""
+        """Return which kinds have a word that begins with one of the prefixes."""
         return self.having(name, lambda word: word.startswith(prefixes))
 
 
@@ -66,25 +66,25 @@ class Columns:
         self._has: dict[str, Bools] = {}
 
     def only(self, rows: Bools) -> Columns:
-        """Some of the rows. Of columns that nobody asks for nothing is taken."""
+        """Return some of the rows. Columns that nobody asks for are not copied."""
         return self if rows.all() else _Part(self, rows)
 
     def of(self, kinds: Bools) -> Columns:
-        """The rows of these kinds."""
+        """Return the rows of these kinds."""
         return self.only(self.rows(kinds))
 
     def rows(self, kinds: Bools) -> Bools:
-        """Which rows are of these kinds."""
+        """Return which rows are of these kinds."""
         return kinds[self.kind] if kinds.any() else np.zeros(self.n, np.bool_)
 
     @property
     def kinds(self) -> Kinds:
-        """Of its rows; maybe others as well."""
+        """The kinds of its rows, and maybe others as well."""
         return self._coded[0]
 
     @property
     def kind(self) -> Ints:
-        """Kind of each row."""
+        """The kind of each row."""
         return self._coded[1]
 
     @cached_property
@@ -109,21 +109,21 @@ class Columns:
         return Kinds(words_of), code
 
     def words(self, name: str) -> tuple[Ints, list[str]]:
-        """(index of each row, words) of one of KINDS; "" where there is none."""
+        """Return (index of each row, words) of one of KINDS; "" stands for none."""
         kinds, words = self.kinds.words(name)
         return kinds[self.kind], words
 
     def hashes(self, name: str) -> Ints:
-        """A number for the word of each row, one of KINDS, the same in every process."""
+        """Return a number for the word of each row, one of KINDS; it is the same in every process."""
         kinds, words = self.kinds.words(name)
         return np.fromiter(map(word_hash, words), np.int64, len(words))[kinds][self.kind]
 
     def column(self, name: str) -> pa.Array:
-        """As Arrow has it."""
+        """Return the column as an array of Arrow."""
         return self.batch.column(name)
 
     def numbers(self, name: str) -> NDArray[Any]:
-        """Numbers or truths; of those that may be missing NaN stands for none."""
+        """Return a column of numbers or truth values; NaN stands for missing ones."""
         if name not in self._numbers:
             self._numbers[name] = self._numbers_of(name)
         return self._numbers[name]
@@ -135,7 +135,7 @@ class Columns:
         return column.to_numpy(zero_copy_only=False)
 
     def has(self, name: str) -> Bools:
-        """Rows that have a value."""
+        """Return which rows have a value in this column."""
         if name not in self._has:
             self._has[name] = self._has_of(name)
         return self._has[name]
@@ -148,17 +148,17 @@ class Columns:
 
     @cached_property
     def steps(self) -> Ints:
-        """Step of each row."""
+        """The step of each row."""
         return self.numbers("step").astype(np.int64, copy=False)
 
     @cached_property
     def is_nonfinite(self) -> Bools:
-        """Rows with a value that is not finite."""
+        """Which rows hold a value that is not finite."""
         counts = [self.numbers(name) for name in ("n_nan", "n_posinf", "n_neginf")]
         return (counts[0] > 0) | (counts[1] > 0) | (counts[2] > 0)
 
     def digests(self) -> Ints:
-        """Digest of each row; 0 where there is none."""
+        """Return the digest of each row; 0 where there is none."""
         return self.numbers("digest")
 
 
@@ -195,7 +195,7 @@ def _dictionary(column: pa.DictionaryArray) -> tuple[Ints, list[str]]:
 
 
 def mask_of(rows: Bools) -> pa.BooleanArray:
-    """The same for Arrow; `pyarrow.array` would import pandas, where that is installed, to see what it is given."""
+    """Return a mask for Arrow; `pyarrow.array` would import pandas, if installed, to see what it is given."""
     import pyarrow as pa
 
     bits = pa.py_buffer(np.packbits(rows, bitorder="little"))
@@ -204,12 +204,12 @@ def mask_of(rows: Bools) -> pa.BooleanArray:
 
 @lru_cache(maxsize=65_536)
 def word_hash(word: str) -> int:
-    """64 bits of a word, signed."""
+    """Return 64 bits of a word's hash, signed."""
     return int.from_bytes(blake2b(word.encode("utf-8", "surrogatepass"), digest_size=8).digest(), "little", signed=True)
 
 
 def mixed(values: Ints) -> Ints:
-    """64 bits that depend on all bits of a number (splitmix64: Steele, Lea, Flood, OOPSLA 2014)."""
+    """Return 64 bits that depend on all bits of each number (splitmix64: Steele, Lea, Flood, OOPSLA 2014)."""
     x = values.view(np.uint64) + np.uint64(0x9E3779B97F4A7C15)
     x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -217,7 +217,7 @@ def mixed(values: Ints) -> Ints:
 
 
 def by_step(steps: Ints, values: Ints) -> tuple[Ints, Ints]:
-    """(steps in rising order, sum of the values of each, in the integers modulo 2**64)."""
+    """Return (steps in rising order, sum of the values of each, in the integers modulo 2**64)."""
     if not len(steps):
         return steps, values
     if (np.diff(steps) < 0).any():

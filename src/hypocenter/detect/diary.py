@@ -35,12 +35,12 @@ into `absmax`: exact for a scale that is a power of two, unless the gradients we
 
 
 def at_least_one(peak: float) -> Summary:
-    """Of a gradient of which is known only that its largest magnitude is this, inf or NaN."""
+    """Return a summary of a gradient of which only its largest magnitude, inf or NaN, is known."""
     return Summary(n=1, n_nan=int(math.isnan(peak)), n_posinf=int(not math.isnan(peak)))
 
 
 def share_nonfinite(n: int, n_nonfinite: int, shape: Sequence[int]) -> float | None:
-    """Of a gradient's elements that were looked at, how many were not finite; None where that is not known."""
+    """Return the share of a gradient's elements that were not finite; None where that is not known."""
     return None if n == 1 < math.prod(shape) and n_nonfinite else n_nonfinite / max(1, n)
 
 
@@ -71,7 +71,7 @@ class Entry:
 
 
 def entry_of(readings: Iterable[Reading]) -> Entry | None:
-    """The entry of one step of one rank; None when no loss scaler stepped."""
+    """Read the entry of one step of one rank; return None when no loss scaler stepped."""
     scales: list[Reading] = []
     facts: dict[str, float] = {}
     found: list[Reading] = []
@@ -102,7 +102,7 @@ def entry_of(readings: Iterable[Reading]) -> Entry | None:
 
 
 def _value(row: Reading) -> float:
-    """The number that a Reading of one element holds."""
+    """Return the number that a Reading of one element holds."""
     values = row.summary
     if values.n_nan:
         return math.nan

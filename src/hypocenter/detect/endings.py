@@ -48,7 +48,7 @@ class Ending:
 
 
 def endings(job: Job) -> dict[int, Ending]:
-    """How every rank of the job ended."""
+    """Return how every rank of the job ended."""
     clock = clock_of(job)
     found = {rank: _ending(job, rank, clock) for rank in range(job.world_size)}
     if any(end.how == "terminated" for end in found.values()):  # a program's own handler leaves no stack of ours
@@ -58,7 +58,7 @@ def endings(job: Job) -> dict[int, Ending]:
 
 
 def died(job: Job) -> list[Whereabouts]:
-    """Where the ranks were that died by themselves: of an exception of their own, or of a crash outside Python.
+    """Return where the ranks were that died by themselves: of an exception of their own, or a crash outside Python.
 
     In a program of one rank every exception is its own.
     """
@@ -71,14 +71,14 @@ def died(job: Job) -> list[Whereabouts]:
 
 
 def clock_of(job: Job) -> Callable[[Whereabouts], float]:
-    """Seconds of a rank's end or last sign of life: by the monotonic clock when all ranks are of one machine."""
+    """Return a function for the time of a rank's end or last sign of life, in seconds that all ranks share."""
     if shares_clock(job):
         return lambda w: (w.exit.mono_ns if _is_over(w) and w.exit else w.last_mono_ns) / 1e9
     return lambda w: (w.exit.ns if _is_over(w) and w.exit else w.last_ns) / 1e9
 
 
 def shares_clock(job: Job) -> bool:
-    """Whether all ranks ran on one machine, since one start of it."""
+    """Return whether all ranks ran on one machine, since one start of it."""
     return len({w.boot for w in job.whereabouts.values()}) == 1 and all(w.boot for w in job.whereabouts.values())
 
 
@@ -133,6 +133,6 @@ class Job:
 
     @property
     def world_size(self) -> int:
-        """Number of ranks of the latest attempt."""
+        """The number of ranks of the latest attempt."""
         known = [w.world_size for w in self.whereabouts.values()]
         return max(known) if known else self.run.world_size

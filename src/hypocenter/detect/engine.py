@@ -64,7 +64,7 @@ LARGE_HALF = 255.9  # its square is the largest float16: 65504, IEEE 754
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One file of the catalogue."""
+    """A rule: one file of the catalogue."""
 
     code: str
     kind: str
@@ -77,7 +77,7 @@ class Rule:
 
     @property
     def manual(self) -> Manual:
-        """The docstring of its file."""
+        """The manual page of the rule: the docstring of its file."""
         return page_of(self.check)
 
 
@@ -94,7 +94,7 @@ def rule(
     asked: Asked = "always",
     quiet: Quiet | None = None,
 ) -> Callable[[Check], Check]:
-    """Register a function as a rule.
+    """Return a decorator that registers a function as a rule.
 
     Args:
         code: unique; HC and three digits are ours, a third party uses letters of its own, such as ACME7.
@@ -121,13 +121,13 @@ def rule(
 
 
 def rules(plugins: Iterable[str] = ()) -> dict[str, Rule]:
-    """All rules by code."""
+    """Return all rules by code."""
     CATALOGUE.load(plugins)
     return CATALOGUE.entries()
 
 
 class Engine:
-    """Runs rules, and keeps what they need to know of the past.
+    """Run rules, and keep what they need to know of the past.
 
     Args:
         selected: rules by code; all of the catalogue when not given.
@@ -151,11 +151,11 @@ class Engine:
 
     @property
     def rules(self) -> Mapping[str, Rule]:
-        """Those that are asked still, by code."""
+        """The rules that are still asked, by code."""
         return self._rules
 
     def pass_by(self, rank: int, records: Iterable[StepRecord]) -> None:
-        """Steps at which no rule has to be asked: their records are remembered.
+        """Remember the records of steps at which no rule has to be asked.
 
         Args:
             rank: whose.
@@ -164,14 +164,14 @@ class Engine:
         self._past.setdefault(rank, History()).pass_by(records)
 
     def forget(self, rank: int) -> None:
-        """Nothing more comes of a rank. A rule that failed there is asked of the next, whoever looks at that one."""
+        """Forget a rank of which nothing more comes. A rule that failed there is asked again for the next rank."""
         self._past.pop(rank, None)
         self._rules = dict(self._selected)
 
     def ask(
         self, codes: Iterable[str], rank: int, step: int, record: StepRecord | None, readings: Iterable[Reading]
     ) -> list[Finding]:
-        """As `feed`, but of some rules only."""
+        """Check one step as `feed` does, but with some rules only."""
         history = self._past.setdefault(rank, History())
         window = Window(rank=rank, step=step, record=record, readings=tuple(readings), history=history)
         found: list[Finding] = []

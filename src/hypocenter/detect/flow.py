@@ -29,12 +29,12 @@ class Call:
 
     @property
     def order(self) -> int:
-        """When it ended."""
+        """The place in execution order at which the call ended."""
         return max(r.order for r in (*self.ins, *self.outs))
 
     @property
     def is_op(self) -> bool:
-        """Whether it is a single API; of a dump without modules each is a site of its own."""
+        """Whether it is a single API; in a dump without modules each is a site of its own."""
         return bool(self.key[2]) or not any(r.module for r in (*self.ins, *self.outs))
 
     @property
@@ -56,7 +56,7 @@ class Origin:
 
 @dataclass(slots=True)
 class _Node:
-    """A call with bad outputs, or a leaf."""
+    """A call with bad outputs, or a leaf, in the graph of bad values."""
 
     origin: Origin
     from_: list[_Node] = field(default_factory=list)
@@ -66,17 +66,18 @@ class _Node:
 
 
 def is_bad(reading: Reading) -> bool:
-    """Whether it holds values that are not finite."""
+    """Return whether it holds values that are not finite."""
     return reading.summary.n_nonfinite > 0 and not reading.literal_inf
 
 
 def has_flow(readings: Iterable[Reading]) -> bool:
-    """Whether inputs of single calls were recorded, as in dumps of other tools: our own ops give outputs alone."""
+    """Return whether inputs of single calls were recorded, as in dumps of other tools: our own ops have outputs
+    only."""
     return any(r.lacks or (r.op and r.phase == "forward" and r.port.startswith("in[")) for r in readings)
 
 
 def bad_results(readings: Iterable[Reading]) -> list[Reading]:
-    """What the model gave that is not finite, in a step that has neither a loss nor gradients."""
+    """Return outputs of the model that are not finite, in a step that has neither a loss nor gradients."""
     rows = list(readings)
     if any((r.phase == "loss" and r.port == "value") or r.phase == "grad" for r in rows):
         return []
@@ -85,7 +86,7 @@ def bad_results(readings: Iterable[Reading]) -> list[Reading]:
 
 
 def origin_of(readings: Sequence[Reading], *, microbatch: int | None = None) -> Origin | None:
-    """The first origin of a bad loss or, of a good one, of bad gradients; None when nothing bad lives on.
+    """Return the first origin of a bad loss, else of bad gradients; None when nothing bad lives on.
 
     Args:
         readings: of one step of one rank.
@@ -108,12 +109,12 @@ def origin_of(readings: Sequence[Reading], *, microbatch: int | None = None) -> 
 
 
 def origin_in_update(readings: Sequence[Reading]) -> Origin | None:
-    """The first API of the optimizer that made bad values from finite ones."""
+    """Return the first API of the optimizer that made bad values from finite ones; None if none did."""
     return _first(_alive(_graph([r for r in readings if r.phase == "optimizer" and r.op], ()), kinds=("call",)))
 
 
 def calls_of(rows: Iterable[Reading]) -> list[Call]:
-    """Rows by call, in the order in which the calls ended."""
+    """Group rows by call, in the order in which the calls ended."""
     found: dict[Key, Call] = {}
     for row in rows:
         key = row.phase, row.site, row.op, row.microbatch, row.call
@@ -124,7 +125,7 @@ def calls_of(rows: Iterable[Reading]) -> list[Call]:
 
 
 def _graph(rows: Sequence[Reading], every: Sequence[Reading]) -> list[_Node]:
-    """Nodes of everything bad in one direction, in execution order."""
+    """Return nodes for everything bad in one direction, in execution order."""
     bad_params = [r for r in every if r.phase == "param" and is_bad(r)]
     params = {_look(r): r for r in bad_params}
     nodes: list[_Node] = []
@@ -171,7 +172,7 @@ def _graph(rows: Sequence[Reading], every: Sequence[Reading]) -> list[_Node]:
 
 
 def _is_unknown(reading: Reading) -> bool:
-    """Whether there may be values that are not finite, of which the dump says nothing."""
+    """Return whether there may be values that are not finite, of which the dump says nothing."""
     return not reading.summary.n_nonfinite and "counts" in reading.lacks.split()
 
 
@@ -185,7 +186,7 @@ def _look(reading: Reading) -> _LOOK:
 
 
 def _descended(nodes: Sequence[_Node], watched: Sequence[Reading]) -> list[_Node]:
-    """Origins of what is watched."""
+    """Return the origins of what is watched."""
     looks = {_look(row) for row in watched}
     stack = [n for n in nodes if n.origin.kind == "call" and looks & {_look(r) for r in n.origin.call.outs}]
     seen, found = set[int](), list[_Node]()
@@ -203,7 +204,7 @@ def _descended(nodes: Sequence[_Node], watched: Sequence[Reading]) -> list[_Node
 
 
 def _alive(nodes: Sequence[_Node], *, kinds: tuple[str, ...]) -> list[_Node]:
-    """Origins of which something is left: a value that no call has turned into finite ones."""
+    """Return the origins of which something is left: a value that no call has turned into finite ones."""
     dead = set[int]()
     for node in reversed(nodes):
         is_taken = bool(node.to) or node.n_killed > 0

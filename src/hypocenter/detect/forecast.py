@@ -47,7 +47,7 @@ class Forecast:
 
     @property
     def span_steps(self) -> int:
-        """Length of the growth that was observed."""
+        """The length of the growth that was observed, in steps."""
         return self.step - self.since_step
 
 
@@ -121,7 +121,7 @@ def _of_stretch(stretch: Sequence[Point], before: Sequence[Point], log2_limit: f
 
 
 def _trend(points: Sequence[Point]) -> _Trend:
-    """The line of Theil and Sen with its 95 % interval; at least two points at different steps."""
+    """Fit the line of Theil and Sen with its 95 % interval, through points at two or more different steps."""
     slopes = sorted((yb - ya) / (xb - xa) for i, (xa, ya) in enumerate(points) for xb, yb in points[i + 1 :])
     slope, last = median(slopes), points[-1][0]
     level = median(y + slope * (last - x) for x, y in points)
@@ -135,7 +135,7 @@ def _trend(points: Sequence[Point]) -> _Trend:
 
 
 def _rises_steadily(stretch: Sequence[Point], before: Sequence[Point]) -> bool:
-    """Whether each part is higher than the one before, by neither nothing nor everything, and above all history."""
+    """Return whether each part is higher than the one before, all by a share of the growth, and above all history."""
     blocks = _blocks(stretch, N_BLOCKS)
     levels = [median(y for _, y in block) for block in blocks]
     growth = levels[-1] - levels[0]
@@ -170,7 +170,7 @@ def _jumps(stretch: Sequence[Point]) -> list[float]:
 
 
 def _accelerating(gap: float, earlier: _Trend, later: _Trend, stretch: Sequence[Point]) -> float:
-    """Steps when the slope goes on growing as it did from the earlier to the later half: s k + a k² / 2 = gap."""
+    """Return the steps to the limit if the slope keeps growing as between the halves: s k + a k² / 2 = gap."""
     span = stretch[-1][0] - stretch[0][0]
     acceleration = (later.high - earlier.slope) / (span / 2.0)
     slope = later.high + acceleration * span / 4.0
@@ -178,7 +178,7 @@ def _accelerating(gap: float, earlier: _Trend, later: _Trend, stretch: Sequence[
 
 
 def _autocorrelation(residuals: Sequence[float]) -> float:
-    """At lag 1, never below 0 (which would narrow the interval) nor above 0.9."""
+    """Return the autocorrelation at lag 1, never below 0 (which would narrow the interval) nor above 0.9."""
     power = sum(r * r for r in residuals)
     if power <= 0.0:
         return 0.0
@@ -186,7 +186,7 @@ def _autocorrelation(residuals: Sequence[float]) -> float:
 
 
 def _thinned(points: Sequence[Point]) -> Sequence[Point]:
-    """At most MOST_POINTS, the last one included: of each group the highest, which is what overflows first."""
+    """Return at most MOST_POINTS, the last one included: of each group the highest, which would overflow first."""
     if len(points) <= MOST_POINTS:
         return points
     edges = [round(i * len(points) / MOST_POINTS) for i in range(MOST_POINTS + 1)]

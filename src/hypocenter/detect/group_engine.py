@@ -49,7 +49,7 @@ unlike  at every step of a job whose ranks are not as alike as they should be (j
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupRule:
-    """One file of the catalogue."""
+    """A rule over ranks: one file of the catalogue."""
 
     code: str
     kind: str
@@ -62,7 +62,7 @@ class GroupRule:
 
     @property
     def manual(self) -> Manual:
-        """The docstring of its file."""
+        """The manual page of the rule: the docstring of its file."""
         function = self.check or self.end
         assert function is not None
         return page_of(function)
@@ -80,7 +80,7 @@ def group_rule(
     alone: bool = False,
     asked: Asked = "always",
 ) -> Callable[[GroupCheck], GroupCheck]:
-    """Register a function as a rule over ranks; arguments as of `hypocenter.detect.engine.rule`.
+    """Return a decorator that registers a function as a rule over ranks; arguments as of `detect.engine.rule`.
 
     Args:
         alone: it has something to say of a recording of one rank too.
@@ -103,7 +103,7 @@ def group_rule(
 
 
 def end_rule(code: str, kind: str, *, severity: Severity, alone: bool = False) -> Callable[[EndCheck], EndCheck]:
-    """Register a function that sees the whole job once, and where each rank was last; arguments as of `group_rule`."""
+    """Return a decorator for a function that sees the whole job once, and where each rank was last."""
     if kind not in KINDS:
         raise UnknownNameError(f"{kind!r} is not a kind of finding", where=code, fix=f"use one of {', '.join(KINDS)}")
     return CATALOGUE.adding(
@@ -112,13 +112,13 @@ def end_rule(code: str, kind: str, *, severity: Severity, alone: bool = False) -
 
 
 def group_rules(plugins: Iterable[str] = ()) -> dict[str, GroupRule]:
-    """All rules over ranks by code."""
+    """Return all rules over ranks, by code."""
     CATALOGUE.load(plugins)
     return CATALOGUE.entries()
 
 
 class GroupEngine:
-    """Runs rules over ranks.
+    """Run rules over ranks.
 
     Args:
         selected: rules by code; all of the catalogue when not given.
@@ -136,16 +136,16 @@ class GroupEngine:
 
     @property
     def rules(self) -> Mapping[str, GroupRule]:
-        """Those that are asked still, by code."""
+        """The rules that are still asked, by code."""
         return self._rules
 
     @property
     def asked(self) -> frozenset[Asked]:
-        """When its rules over steps are asked."""
+        """When the rules over steps are asked."""
         return frozenset(entry.asked for entry in self._rules.values() if entry.check is not None)
 
     def feed(self, panel: Panel, asked: Collection[Asked] = get_args(Asked)) -> list[Finding]:
-        """Check one step. Never raises: a rule that fails is listed as broken and not asked again.
+        """Check one step of all ranks. Never raises: a rule that fails is listed as broken and not asked again.
 
         Args:
             panel: of all ranks.

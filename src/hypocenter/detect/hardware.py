@@ -37,7 +37,7 @@ class Ruling:
 def rulings(
     checks: Sequence[Checked], faithful: Callable[[int], int], floor: Callable[[int], float] = lambda _: 0.0
 ) -> Iterator[Ruling]:
-    """What the checks of one step say together.
+    """Yield the verdicts that the checks of one step give together.
 
     Args:
         faithful: how many other steps of this rank, done again, came to the same bits as the run.
@@ -49,7 +49,7 @@ def rulings(
 
 
 def _wrong_everywhere_or_here(checks: Sequence[Checked]) -> Iterator[Ruling]:
-    """Ops that float64 contradicts: on all ranks, or on one."""
+    """Rule on ops that float64 contradicts: on all ranks, or on one."""
     judged = [c for c in checks if c.n_ops]
     wrong = [c for c in judged if c.n_wrong]
     if not wrong:
@@ -91,7 +91,7 @@ def _wrong_here(check: Checked, clean: Sequence[int]) -> Iterator[Ruling]:
 def _transient(
     checks: Sequence[Checked], faithful: Callable[[int], int], floor: Callable[[int], float]
 ) -> Iterator[Ruling]:
-    """The run came to something that its device does not come to again."""
+    """Rule on runs that came to something their device does not come to again."""
     compared = {c.rank for c in checks if c.n_compared or c.differ}
     off = _one_each([c for c in checks if c.run_differs and not c.n_wrong and c.largest > NOISE * floor(c.rank)])
     if not off or (len(off) > 1 and 2 * len(off) >= len(compared)):
@@ -121,7 +121,7 @@ def _transient(
 
 
 def _at_odds(checks: Sequence[Checked]) -> Iterator[Ruling]:
-    """No op is wrong beyond rounding, but two devices come to other bits for the same: which of them is it?"""
+    """Rule on devices that come to other bits for the same, though no op is wrong beyond rounding: which is it?"""
     told = [c for c in checks if c.neighbour >= 0 and c.theirs is not None]
     odd = [c for c in told if c.neighbour_differs and not c.n_wrong and not c.theirs_wrong and not c.run_differs]
     if not odd or any(c.state for c in odd):
@@ -151,7 +151,7 @@ def _at_odds(checks: Sequence[Checked]) -> Iterator[Ruling]:
 
 
 def _vote(check: Checked) -> dict[int, float]:
-    """The one of two ranks whose products depend more on where a row stands; some do on a healthy device too."""
+    """Return which of two ranks has products that depend more on where a row stands, and by how many elements."""
     here, there = check.moved
     if check.neighbour < 0 or abs(here - there) < MOVED:
         return {}
@@ -172,7 +172,7 @@ def _ranks(ranks: Sequence[Any]) -> str:
 
 
 def found_in(panel: Panel, code: str, kind: Kind) -> Iterator[Finding]:
-    """Findings of one kind at this step, and at earlier steps that can be judged only now."""
+    """Yield findings of one kind at this step, and at earlier steps that can be judged only now."""
     notes = panel.history.notes[code]
     checks = checks_in(panel)
     if checks:
@@ -195,7 +195,7 @@ def found_in(panel: Panel, code: str, kind: Kind) -> Iterator[Finding]:
 
 
 def finding(ruling: Ruling, code: str, place: Place | None) -> Finding:
-    """A verdict as a finding."""
+    """Turn a verdict into a finding."""
     check, op = ruling.check, ruling.wrong
     what = {
         "transient": "computed something once that it does not compute again",

@@ -38,7 +38,7 @@ class Loss:
 
 
 def loss_of(job: Job) -> Loss | None:
-    """What the job has lost; None for one that goes on, has finished, or of which too little is known."""
+    """Return what the job has lost; None if it goes on, has finished, or too little is known of it."""
     if job.world_size < 2 or not job.whereabouts:
         return None
     ends = endings(job)
@@ -86,7 +86,7 @@ def _loss(
 
 
 def _first(ends: dict[int, Ending], by: dict[How, tuple[int, ...]]) -> tuple[int, ...]:
-    """Ranks that ended by themselves before the others: an exception, or silence well before it."""
+    """Return the ranks that ended by themselves before the others: by an exception, or silent well before it."""
     raised, silent = by["raised"], by["silent"]
     raised_at = min((ends[r].at_s for r in raised), default=float("inf"))
     silent_at = min((ends[r].at_s for r in silent), default=float("inf"))
@@ -126,7 +126,7 @@ def _of_some(
 
 
 def _are_behind(job: Job, ends: dict[int, Ending], first: tuple[int, ...], by: dict[How, tuple[int, ...]]) -> bool:
-    """Whether ranks that fell silent had not come as far as those that ended."""
+    """Return whether ranks that fell silent had not come as far as those that ended."""
     if job.run.status == "finished" and not job.run.exit_code:
         return False
     steps = [seen.step for r in by["left"] if (seen := ends[r].seen) is not None]
@@ -135,7 +135,7 @@ def _are_behind(job: Job, ends: dict[int, Ending], first: tuple[int, ...], by: d
 
 
 def _have_waited(later: list[Ending], first: Ending) -> bool:
-    """Whether ranks that were killed later had not moved since the first fell silent: they needed it."""
+    """Return whether ranks that were killed later had not moved since the first fell silent: they needed it."""
     return bool(later) and all(
         end.seen is not None and end.at_s - first.at_s > LATER_S and end.at_s - _still_s(end.seen) < first.at_s + SKEW_S
         for end in later
@@ -149,7 +149,7 @@ def _still_s(w: Whereabouts) -> float:
 def _of_complaints(
     job: Job, ends: dict[int, Ending], by: dict[How, tuple[int, ...]], found: list[Wait], say: _Say
 ) -> Loss | None:
-    """Ranks lost their connection or patience, and nobody has fallen silent or failed by itself."""
+    """Judge where ranks lost their connection or patience, and nobody has fallen silent or failed by itself."""
     when = min(ends[r].at_s for r in by["lost peer"])
     early = [r for r in by["left"] if ends[r].at_s < when]
     shot = [r for r in by["terminated"] if ends[r].at_s < when]
@@ -177,7 +177,7 @@ def _waits(end: Ending) -> bool:
 def _of_waiting(
     job: Job, ends: dict[int, Ending], by: dict[How, tuple[int, ...]], found: list[Wait], say: _Say
 ) -> Loss | None:
-    """A job that goes on, or hangs."""
+    """Judge a job that goes on, or hangs."""
     missing = [r for wait in found[:1] for r in wait.missing if r in by["running"] or r in by["absent"]]
     if not missing:
         return None
@@ -191,12 +191,12 @@ def _of_waiting(
 
 
 def _is_dumb(job: Job, end: Ending) -> bool:
-    """Its process is there and gives no sign of life: it holds Python's lock, or waits for a disk."""
+    """Return whether the process is there but gives no sign of life: it holds Python's lock, or waits for a disk."""
     return end.how == "running" and end.seen is not None and job.now_ns - end.seen.last_ns > WORTH_SAYING_S * 1e9
 
 
 def _as_a_whole(job: Job, ends: dict[int, Ending], known: list[int], found: list[Wait], say: _Say) -> Loss | None:
-    """All that is left was killed at once. A long wait before tells who was missing."""
+    """Judge where all that was left was killed at once. A long wait before tells who was missing."""
     if job.run.status == "finished" and not job.run.exit_code:
         return None
     whole = say(known, "as a whole", "note")
@@ -208,7 +208,7 @@ def _as_a_whole(job: Job, ends: dict[int, Ending], known: list[int], found: list
 
 
 def _waited_s(job: Job, ends: dict[int, Ending], wait: Wait) -> float:
-    """How long the last of those who wait has waited: until its end, or until now."""
+    """Return how many seconds the last of those who wait has waited: until its end, or until now."""
     there = [end for r in wait.waiting if (end := ends.get(r)) is not None]
     return min((_waited(job, end) for end in there), default=0.0)
 

@@ -49,23 +49,23 @@ STILL = "misuse.still_parameters"  # ... where most of them are what they were a
 
 
 def value_of(window: Window, site: str) -> float | None:
-    """The value that a row of this name has at this step; None without one, NaN when it was not finite."""
+    """Return the value of this name at this step; None without such a row, NaN when it was not finite."""
     row = row_of(window.readings, site)
     return None if row is None else _value(row)
 
 
 def row_of(readings: Iterable[Reading], site: str) -> Reading | None:
-    """The first row of this name that the run itself made."""
+    """Return the first row of this name that the run itself made; None if there is none."""
     return next((r for r in readings if r.site == site and r.port == "value" and not r.replay), None)
 
 
 def past(window: Window, site: str) -> Iterator[tuple[int, float]]:
-    """(step, value) of earlier rows of this name, oldest first."""
+    """Yield (step, value) of earlier rows of this name, oldest first."""
     return ((r.step, _value(r)) for r in window.history.rows(site, "value"))
 
 
 def scales(window: Window) -> dict[int, float]:
-    """The loss scale by step, of earlier steps and this one, of updates that were not skipped."""
+    """Return the loss scale by step, of this and earlier steps, where the update was not skipped."""
     records = [*window.history.records, *([window.record] if window.record is not None else [])]
     return {r.step: r.loss_scale for r in records if r.loss_scale and not r.skipped}
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True, kw_only=True)
 class JobHistory:
-    """What rules over ranks want to remember from one step to the next: by code of the rule, whatever it likes."""
+    """What rules over ranks remember from one step to the next: by code of the rule, whatever it likes."""
 
     notes: dict[str, dict[Any, Any]] = field(default_factory=lambda: defaultdict(dict))
     groups: dict[str, list[tuple[int, ...]]] = field(default_factory=dict)  # by axis: places do not change
@@ -27,7 +27,7 @@ class JobHistory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Panel:
-    """One step of all ranks.
+    """One step of all ranks, as a table.
 
     `table` has the columns of record.schema.READINGS and `rank` (int32): the rows that some rule over ranks asked for,
     of all ranks, rank by rank. Only look at columns (pyarrow.compute, NumPy): a panel of a large job has 10^5 rows.
@@ -43,12 +43,12 @@ class Panel:
     asked: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)  # answers of `where`, and others
 
     def coords(self, rank: int) -> Coords:
-        """Where a rank stands; empty when that is not known."""
+        """Return where a rank stands; empty when that is not known."""
         place = self.places.get(rank)
         return place.coords if place is not None else Coords()
 
     def groups(self, axis: str) -> list[tuple[int, ...]]:
-        """The groups of ranks along an axis of more than one rank, in rising order; [] when there is no such axis."""
+        """Return the groups of ranks along an axis of several, in rising order; [] when there is no such axis."""
         known = self.history.groups.get(axis)
         if known is None:
             groups = {place.groups.get(axis, ()) for place in self.places.values()}
@@ -56,7 +56,7 @@ class Panel:
         return list(known)
 
     def where(self, **columns: str) -> pa.Table:
-        """Rows whose columns have these values: `where(phase="comm", port="out[0]")`."""
+        """Return rows whose columns have these values: `where(phase="comm", port="out[0]")`."""
         import pyarrow as pa
         import pyarrow.compute as pc
 
@@ -68,7 +68,7 @@ class Panel:
         return table
 
     def readings(self, table: pa.Table) -> Iterator[tuple[int, Reading]]:
-        """(rank, reading) of some few rows."""
+        """Yield (rank, reading) of a few rows."""
         from hypocenter.record.schema import READINGS, readings_from
 
         yield from zip(table["rank"].to_pylist(), readings_from(table.select(READINGS.names)), strict=True)

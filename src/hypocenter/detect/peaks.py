@@ -21,7 +21,7 @@ class _Series:
     points: list[tuple[int, float]] = field(default_factory=list)
 
     def add(self, step: int, log2: float) -> None:
-        """Keep the highest of each stride."""
+        """Add a point, of which only the highest of each stride is kept."""
         if self.points and self.points[-1][0] // self.stride == step // self.stride:
             self.points[-1] = max(self.points[-1], (step, log2), key=lambda p: p[1])
             return
@@ -35,7 +35,7 @@ class _Series:
 
 @dataclass(slots=True, kw_only=True)
 class Peaks:
-    """Per site (step, log2 |max|) of the readings that were near their format's limit. Written by the history."""
+    """The peaks (step, log2 |max|) of sites whose readings were near their format's limit. The history writes them."""
 
     is_told: bool = False  # a forecast was made from them: one cause is one finding
     _series: dict[Key, _Series] = field(default_factory=dict)
@@ -47,19 +47,19 @@ class Peaks:
             series.add(reading.step, math.log2(reading.summary.absmax))
 
     def of(self, reading: Reading) -> list[tuple[int, float]]:
-        """Earlier points of this reading's site."""
+        """Return the earlier points of this reading's site."""
         series = self._series.get(key_of(reading))
         return list(series.points) if series is not None else []
 
 
 def key_of(reading: Reading) -> Key:
-    """What makes readings of different steps comparable."""
+    """Return the key by which readings of different steps are comparable."""
     line = reading.source.line if reading.source is not None else 0
     return reading.phase, reading.site, reading.port, reading.op, line
 
 
 def is_near_limit(reading: Reading) -> bool:
-    """Whether the largest finite magnitude is within NEAR_BITS of the format's largest number.
+    """Return whether the largest finite magnitude is within NEAR_BITS of the format's largest number.
 
     Exactly the largest number itself is what masks are made of (`torch.finfo(dtype).min`), and does not count.
     """

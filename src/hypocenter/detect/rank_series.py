@@ -13,7 +13,7 @@ from hypocenter.detect.step_columns import StepColumns
 
 
 class RankSeries:
-    """One rank.
+    """What columns tell of one rank.
 
     Args:
         records: its steps.
@@ -28,7 +28,7 @@ class RankSeries:
 
     @cached_property
     def may_jump(self) -> bool:
-        """Whether loss or gradient norm may have jumped (`spikes.Series`)."""
+        """Whether loss or gradient norm may have jumped, as `spikes.Series` sees it."""
         records = self.records
         is_fine = ~records.is_bad & ~np.isin(records.steps, self._bad_steps)
         return any(may_jump(records.column(name)[is_fine & records.has(name)]) for name in ("loss", "grad_norm"))

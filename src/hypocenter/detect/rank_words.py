@@ -24,7 +24,7 @@ _LIBRARY = re.compile(r"(site|dist)-packages|/hypocenter/|<frozen|/lib/python3")
 
 
 def ranks_text(ranks: Collection[int]) -> str:
-    """`rank 2`, `ranks 0, 1, 3`, `ranks 0 to 511`, with what is too much counted."""
+    """Name ranks as in `rank 2`, `ranks 0, 1, 3` or `ranks 0 to 511`; those beyond a few are counted."""
     runs: list[list[int]] = []
     for rank in sorted(ranks):
         if runs and rank == runs[-1][1] + 1:
@@ -37,7 +37,7 @@ def ranks_text(ranks: Collection[int]) -> str:
 
 
 def group_text(group: tuple[int, ...], places: Mapping[int, Place], world_size: int) -> str:
-    """`all ranks`, `dp`, or the ranks themselves."""
+    """Name a group as in `all ranks` or `dp`, or by its ranks."""
     if len(group) == world_size:
         return "all ranks"
     place = places.get(group[0]) if group else None
@@ -48,19 +48,19 @@ def group_text(group: tuple[int, ...], places: Mapping[int, Place], world_size: 
 
 
 def seconds_text(seconds: float) -> str:
-    """`40 ms`, `3.2 s`, `12 min`."""
+    """Say a time as in `40 ms`, `3.2 s`, `12 min`."""
     if seconds < 1:
         return f"{1000 * seconds:.0f} ms"
     return f"{seconds:.1f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
 
 
 def axis_words(axis: str) -> str:
-    """`dp` -> data-parallel."""
+    """Return the name of an axis in words: `dp` is data-parallel."""
     return WORDS.get(axis, axis)
 
 
 def who(ranks: Sequence[int], odd: Sequence[int]) -> str:
-    """Which rank is the odd one, or that nobody can tell."""
+    """Say which rank is the odd one, or that nobody can tell."""
     if odd:
         return f"{ranks_text(odd)} {'differs' if len(odd) == 1 else 'differ'} from the others of {ranks_text(ranks)}"
     if len(ranks) == 2:
@@ -69,27 +69,27 @@ def who(ranks: Sequence[int], odd: Sequence[int]) -> str:
 
 
 def when_words(since: int | None, step: int) -> str:
-    """`at step 10`, or `between steps 10 and 20` when nobody looked in between."""
+    """Say `at step 10`, or `between steps 10 and 20` when nobody looked in between."""
     if since is None or since >= step - 1:
         return f"at step {step}"
     return f"between steps {since} and {step}"
 
 
 def values_words(values: Mapping[int, float], digits: int = 4, at_most: int = 4) -> str:
-    """`0.5 on rank 0, 1 on rank 1`."""
+    """Say values as in `0.5 on rank 0, 1 on rank 1`."""
     shown = [f"{value:.{digits}g} on rank {rank}" for rank, value in list(values.items())[:at_most]]
     more = f" (and {len(values) - at_most} more ranks)" if len(values) > at_most else ""
     return ", ".join(shown) + more
 
 
 def own_frames(stack: str) -> list[str]:
-    """Lines of a stack that are not of a library, innermost first."""
+    """Return the lines of a stack that are not of a library, innermost first."""
     lines = [line.strip() for line in stack.splitlines() if line.strip().startswith("File")]
     return [line for line in lines if not _LIBRARY.search(line)]
 
 
 def line_of(seen: Whereabouts) -> str:
-    """file:line of the program's own code that it was in; "" where that is not known."""
+    """Return file:line of the program's own code that it was in; "" where that is not known."""
     if seen.line or not seen.stack:
         return seen.line
     found = next((match for frame in own_frames(seen.stack) if (match := _FRAME.match(frame))), None)
@@ -97,6 +97,6 @@ def line_of(seen: Whereabouts) -> str:
 
 
 def source_of(seen: Whereabouts) -> Source | None:
-    """The line of the program's own code that it was in, where that is known."""
+    """Return the line of the program's own code that it was in; None where that is not known."""
     file, _, line = line_of(seen).rpartition(":")
     return Source(file=file, line=int(line)) if file and line.isdigit() else None

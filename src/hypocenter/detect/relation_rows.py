@@ -26,7 +26,7 @@ HOLDS, NOT_ASKED = ": holds", ": not asked: "
 
 
 def broken(window: Window, code: str, *, title: str, cause: str, remedy: Remedy) -> Iterator[Finding]:
-    """A finding for each row of this rule; a note where it is an exception by definition."""
+    """Yield a finding for each row of this rule; a note where it is an exception by definition."""
     for row in window.of("optimizer"):
         if row.port != RELATION or row.op != code or len(row.names) < 3:
             continue
@@ -45,7 +45,7 @@ def broken(window: Window, code: str, *, title: str, cause: str, remedy: Remedy)
 
 
 def wrong(window: Window, code: str, *, cause: str, confidence: Confidence = "proven") -> Iterator[Finding]:
-    """A finding for each row of this rule about a loss or a backward."""
+    """Yield a finding for each row of this rule about a loss or a backward."""
     for row in window.of("optimizer"):
         if row.port != LOSS or row.op != code or len(row.names) != 3:
             continue

@@ -34,7 +34,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Compared:
-    """Values that should be equal, one entry per (site, port, call, group of ranks) with two ranks or more."""
+    """Values that should be equal: an entry for each (site, port, call, group of ranks) with two ranks or more."""
 
     table: pa.Table
     sites: list[str]
@@ -49,7 +49,7 @@ class Compared:
     order: Ints  # rows of `table`
 
     def members(self, entry: int) -> list[Member]:
-        """The ranks of one entry, in rising order."""
+        """Return the ranks of one entry with their values, in rising order."""
         rows = self.order[self.starts[entry] : self.starts[entry] + self.sizes[entry]]
         columns = ("rank", "digest", "sumsq", "n", "dtype", "module", "sketch")
         picked = self.table.select(columns).take(rows)
@@ -62,7 +62,7 @@ class Compared:
 
 
 def compare(table: pa.Table, groups: Sequence[Sequence[int]], keep: NDArray[np.bool_] | None = None) -> Compared:
-    """Group rows by site, port, call and group of ranks, and see which groups hold more than one digest.
+    """Group rows by site, port, call and group of ranks; find the groups with more than one digest.
 
     Args:
         table: rows with a digest, of all ranks.
@@ -95,7 +95,7 @@ def compare(table: pa.Table, groups: Sequence[Sequence[int]], keep: NDArray[np.b
 
 
 def expected_equal(table: pa.Table, axis: str, sites_by_value: Collection[str] = ()) -> NDArray[np.bool_]:
-    """Rows whose placement says that they are replicas along the axis.
+    """Return which rows are replicas along the axis, by their placement.
 
     Args:
         sites_by_value: sites that count as replicas where the placement says nothing about the axis.
@@ -113,7 +113,7 @@ def expected_equal(table: pa.Table, axis: str, sites_by_value: Collection[str] =
 
 
 def codes(table: pa.Table, name: str) -> tuple[Ints, list[str]]:
-    """A column of words as numbers into the list of different words, in the order of appearance."""
+    """Return a column of words as numbers into the list of different words, in the order of appearance."""
     import pyarrow.compute as pc
 
     encoded: Any = pc.fill_null(table[name], "").combine_chunks().dictionary_encode()
@@ -125,7 +125,7 @@ def _numbers(table: pa.Table, name: str) -> Ints:
 
 
 def _holds_twins(keys: Ints, ranks: Ints, starts: Ints) -> NDArray[np.bool_]:
-    """Entries in which one rank has several rows: which of them is meant nobody knows."""
+    """Return the entries in which a rank has several rows: nobody knows which of them is meant."""
     if not len(starts):
         return np.zeros(0, dtype=np.bool_)
     order = np.lexsort((ranks, keys))

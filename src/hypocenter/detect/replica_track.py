@@ -62,12 +62,12 @@ class Occasion:
 
     @property
     def when(self) -> tuple[int, int]:
-        """Order of occasions: parameters before the update, gradients, what is there after it."""
+        """The order of occasions: parameters before the update, gradients, and what is there after it."""
         return self.step, _PLACE_IN_STEP.get((self.what, self.is_after), 3)
 
     @property
     def real(self) -> tuple[Difference, ...]:
-        """Differences beyond rounding."""
+        """The differences beyond rounding."""
         return tuple(d for d in self.differences if d.kind != "rounding")
 
 
@@ -82,7 +82,7 @@ class Spread:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """The first occasion of a job in which no wrapper tells the groups: what all ranks had the same of."""
+    """The first occasion of a job in which no wrapper tells the groups: what was the same on all ranks."""
 
     step: int
     gradients: Occasion | None
@@ -94,7 +94,7 @@ class Start:
 
 @dataclass(slots=True)
 class ReplicaTrack:
-    """What is known so far, by axis."""
+    """What is known so far of the replicas, by axis."""
 
     last_fed: int | None = None
     occasions: dict[str, list[Occasion]] = field(default_factory=dict[str, list[Occasion]])
@@ -123,26 +123,26 @@ class ReplicaTrack:
         return self.began is not None and bool(self.typed.get("dp"))
 
     def is_averaged(self, ranks: Sequence[int]) -> bool:
-        """Whether parameters are changed between updates on all ranks of a group, or all but the one they come from."""
+        """Return whether parameters are changed between updates on all ranks of a group, or all but their source."""
         n_writing = sum(rank in self.n_rewritten for rank in ranks)
         if len(ranks) == 2 and n_writing == 1:
             return max(self.n_rewritten[rank] for rank in ranks if rank in self.n_rewritten) > 1
         return n_writing >= max(1, len(ranks) - 1)
 
     def of(self, axis: str, what: What) -> list[Occasion]:
-        """The occasions of one kind, in order; none from where values were not finite: NaN has many bit patterns."""
+        """Return the occasions of one kind in order, up to where values were not finite: NaN has many bit patterns."""
         end = (math.inf, 0) if self.ruined_from is None else (self.ruined_from, _PLACE_IN_STEP["grad", False])
         known = (o for o in self.occasions.get(axis, ()) if o.what == what and o.when < end)
         return sorted(known, key=lambda o: o.when)
 
 
 def is_last(panel: Panel) -> bool:
-    """Whether this is the last step that any rank completed: what is to be said about the whole run is said here."""
+    """Return whether this is the last step that any rank completed, at which findings on the whole run are reported."""
     return bool(panel.last_steps) and panel.step == max(panel.last_steps.values())
 
 
 def track(panel: Panel) -> ReplicaTrack:
-    """What is known with this panel; each is read once, whichever rule asks first."""
+    """Return what is known with this panel; each is read once, whichever rule asks first."""
     notes = panel.history.notes["replicas"]
     known: ReplicaTrack = notes.setdefault("track", ReplicaTrack())
     if known.last_fed != panel.step:
@@ -178,7 +178,7 @@ def _feed(known: ReplicaTrack, panel: Panel) -> None:
 
 
 def _learn(known: ReplicaTrack, panel: Panel, rows: pa.Table) -> None:
-    """Of a job that averages by hand nothing tells what is a replica but this: it began equal, moved, and is equal.
+    """Learn what a replica is in a job that averages by hand: what began equal, moved, and is equal again.
 
     Or it began otherwise on each rank, and is given one and the same gradient on all.
     """
@@ -224,7 +224,7 @@ def _learn(known: ReplicaTrack, panel: Panel, rows: pa.Table) -> None:
 def _norms_apart(
     known: ReplicaTrack, values: pa.Table, differing: Collection[str], moved: Collection[str]
 ) -> tuple[str, ...]:
-    """The norms of a job whose ranks share the data of a step and add up the gradients of copies, but of no norm.
+    """Return the norms of a job whose ranks share the data and add up the gradients of copies, but of no norm.
 
     A norm works on whole channels: each rank's part of them would be narrower than the copies.
     """
@@ -241,7 +241,7 @@ def _norms_apart(
 
 
 def _reduced(panel: Panel, grads: pa.Table) -> frozenset[str]:
-    """Parameters whose gradients differ over the ranks before the program reduces any, and then do not."""
+    """Return parameters whose gradients differ over the ranks before the program reduces any, and then do not."""
     import pyarrow.compute as pc
 
     local = panel.where(port=LOCAL)
@@ -273,7 +273,7 @@ def _start(panel: Panel, rows: pa.Table) -> Start:
 
 
 def _note_mixed(known: ReplicaTrack, panel: Panel, rows: pa.Table) -> None:
-    """What is added up over ranks is the gradient of one parameter, so that all of them hold the same values of it."""
+    """Note parameters that differ over the ranks, although their gradients are added up as if they were the same."""
     import pyarrow.compute as pc
 
     local, values = (
@@ -301,7 +301,7 @@ def _note_mixed(known: ReplicaTrack, panel: Panel, rows: pa.Table) -> None:
 
 
 def _began_apart(known: ReplicaTrack, panel: Panel, rows: pa.Table) -> bool:
-    """Whether most parameters share their gradient over all ranks, and began with other values all the same."""
+    """Return whether most parameters share their gradient over all ranks, although they began with other values."""
     import pyarrow.compute as pc
 
     everybody = [panel.ranks]
@@ -326,14 +326,14 @@ def _began_apart(known: ReplicaTrack, panel: Panel, rows: pa.Table) -> bool:
 
 
 def _may_type(rows: pa.Table, axis: str) -> bool:
-    """Over data parallelism always; over tensor parallelism beside parameters whose placement on that axis is known."""
+    """Return whether replicas may be told by value: for dp always, for tp beside known placements."""
     if axis != "tp":
         return axis == "dp"
     return any("tp=" in text for text in codes(rows, "placement")[1])
 
 
 def _typed_by_value(rows: pa.Table, axis: str, groups: Sequence[Sequence[int]]) -> frozenset[str]:
-    """Parameters without a placement that all begin equal on all ranks, matrices among them: replicas by intention."""
+    """Return parameters without a placement if all begin equal on all ranks, matrices among them; else none."""
     import pyarrow.compute as pc
 
     parameters = rows.filter(pc.and_(pc.equal(rows["port"], PARAM), pc.equal(rows["call"], 0)))
@@ -367,7 +367,7 @@ def _occasions(panel: Panel, compared: Compared) -> list[Occasion]:
 
 
 def _is_local(panel: Panel, compared: Compared, members: dict[int, list[Member]]) -> bool:
-    """Whether the optimizer sees what each rank had before any reduction (recorded on some steps only)."""
+    """Return whether the optimizer sees what each rank had before any reduction (recorded on some steps only)."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -437,7 +437,7 @@ def difference(site: str, members: Sequence[Member]) -> Difference:
 
 
 def common_factors(differences: Sequence[Difference]) -> dict[int, float] | None:
-    """The factors by rank when all values that differ beyond rounding differ by the same other than 1; else None."""
+    """Return the factors by rank if all values that differ beyond rounding do so by the same, not 1; else None."""
     real = [d for d in differences if d.kind != "rounding"]
     if not real or any(d.kind != "factor" for d in real):
         return None
@@ -457,7 +457,7 @@ def _ratio(factors: dict[int, float], rank: int) -> float:
 
 
 def _against(base: Member, other: Member) -> tuple[Kind, float, float | None]:
-    """(kind, factor, change of one element) of another member's value against the usual one."""
+    """Return (kind, factor, change of one element) of another member's value against the usual one."""
     a, b = base.sketch, other.sketch
     if a is None or b is None or len(a) != len(b) or not all(map(math.isfinite, (*a, *b))):
         return "other", 1.0, None

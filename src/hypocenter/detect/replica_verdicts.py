@@ -48,19 +48,19 @@ class Verdict:
 
     @property
     def along(self) -> str:
-        """`data-parallel `, to be put before the ranks or the replicas; '' where nobody knows."""
+        """The axis as `data-parallel `, to be put before the ranks or the replicas; "" where nobody knows it."""
         return "" if self.is_learned else f"{axis_words(self.axis)} "
 
     @property
     def aftermath(self) -> tuple[str, ...]:
-        """How many parameters differ in the end."""
+        """A sentence that says how many parameters differ in the end; nothing if that is not known."""
         if not self.n_params_differ:
             return ("at the end all parameters are equal",) if self.n_params else ()
         return (f"at the end {self.n_params_differ} of {self.n_params} replicated parameters differ",)
 
 
 def verdicts(panel: Panel) -> list[Verdict]:
-    """With the last panel of a job: what happened along each axis. Before that nothing."""
+    """Return what happened along each axis, at the last panel of a job; before that nothing."""
     known = track(panel)
     streams = stream_track.track(panel)
     if not is_last(panel):
@@ -109,7 +109,7 @@ def _judge(known: ReplicaTrack, streams: stream_track.StreamTrack, axis: str) ->
 
 
 def _origin(known: ReplicaTrack) -> tuple[Reason, Occasion] | None:
-    """Of copies that compute alike without being reduced, and went apart: what was not the same at the first step.
+    """Return what was not the same at the first step of copies that are not reduced and went apart; None if unknown.
 
     With the same data, and weights that began equal, only random numbers can make losses differ. Where the losses are
     the same, so are the gradients of copies: those that are not, though they began equal, were not added up.
@@ -125,7 +125,7 @@ def _origin(known: ReplicaTrack) -> tuple[Reason, Occasion] | None:
 
 
 def _are_shared(grads: Sequence[Occasion]) -> bool:
-    """Whether all ranks use the same gradients all along: then nothing is left to be averaged."""
+    """Return whether all ranks use the same gradients all along: then nothing is left to be averaged."""
     return any(o.n for o in grads) and not any(o.real for o in grads)
 
 

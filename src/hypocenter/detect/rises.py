@@ -19,7 +19,7 @@ _EVERY = 8  # steps after which it is worked out again what is usual of each
 
 
 class Rises:
-    """A norm for each parameter, per step."""
+    """Follow the norm of each parameter's gradient over steps, to find one that jumps."""
 
     def __init__(self) -> None:
         self._heights = np.empty((WINDOW, 0))
@@ -28,7 +28,7 @@ class Rises:
         self._largest = Series()
 
     def add(self, norms: Mapping[str, float]) -> tuple[str, Jump] | None:
-        """Take in those of the next step; the parameter that jumped, if one did."""
+        """Take in the norms of the next step; return the parameter that jumped with its jump, or None."""
         if len(norms) != self._usual.size:
             self._heights, self._usual, self._n = np.full((WINDOW, len(norms)), np.nan), np.full(len(norms), np.nan), 0
         values = np.fromiter(norms.values(), np.float64, len(norms))
@@ -44,7 +44,7 @@ class Rises:
         return found
 
     def _of_some(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The norms that are looked at, and their heights: of what is idle nothing new is learned."""
+        """Return the norms that are looked at and their heights: nothing new is learned from idle parameters."""
         is_known = np.isfinite(values) & (values > 0)
         values = np.where(is_known, np.maximum(values, _ROUNDING * np.max(values, where=is_known, initial=0.0)), values)
         return values, np.log2(values, out=self._usual.copy(), where=is_known)

@@ -63,7 +63,7 @@ class Repeated:
 
 @dataclass(slots=True, kw_only=True)
 class ScaleTrack:
-    """Fed one update after the other, in order."""
+    """Follow the loss scale over updates, which are added in order."""
 
     is_dynamic: bool = True
     floor: float = 0.0  # the scaler never goes below it; 0: not known, or none
@@ -84,13 +84,13 @@ class ScaleTrack:
     _is_told: bool = False
 
     def kind(self, scale: float) -> SkipKind:
-        """What a skip at this scale would be, coming now."""
+        """Return what kind of skip one at this scale would be, coming now."""
         if not self._is_warm or self._is_restarted(scale):
             return "warm-up"
         return "probing" if self._settled and scale > self._settled * 1.001 else "fall"
 
     def collapse(self, skip: Skip) -> Collapse | None:
-        """That the scale keeps falling, if this skip is the one that shows it: said once."""
+        """Return that the scale keeps falling, if this skip is the one that shows it; else None. It is said once."""
         if self._is_told or self._is_restarted(skip.scale):
             return None
         n = self.n_in_a_row + 1
@@ -108,14 +108,14 @@ class ScaleTrack:
         )
 
     def repeated(self, skip: Skip) -> Repeated | None:
-        """That one layer keeps overflowing, if this skip is the one that shows it."""
+        """Return that one layer keeps overflowing, if this skip is the one that shows it; else None."""
         if self.kind(skip.scale) != "fall":
             return None
         before, now = (self._repeated(falls) for falls in (self.falls, [*self.falls, skip]))
         return now if before is None else None
 
     def times(self, culprit: str) -> int:
-        """How often a parameter was the culprit of a skip that is neither warm-up nor probing."""
+        """Count the skips, neither warm-up nor probing, of which this parameter was the culprit."""
         return sum(fall.culprit == culprit for fall in self.falls)
 
     def add(self, step: int, scale: float, *, skipped: bool, culprit: str = "") -> None:
@@ -131,7 +131,7 @@ class ScaleTrack:
         self._last = scale
 
     def note_gradient(self, name: str, largest: float) -> None:
-        """A finite gradient's largest magnitude, the scale taken out."""
+        """Note the largest magnitude of a finite gradient, with the scale taken out."""
         if largest > self.largest.get(name, 0.0):
             self.largest[name] = largest
 
@@ -183,7 +183,7 @@ class ScaleTrack:
         return None
 
     def _is_restarted(self, scale: float) -> bool:
-        """No scaler grows that fast: it is another one, or its state was lost."""
+        """Return whether the scale grew faster than any scaler lets it: it is another one, or its state was lost."""
         return 0 < self._last < scale / (1.001 * max(2.0, self.growth_factor))
 
     def _restart(self) -> None:
@@ -204,12 +204,12 @@ class ScaleTrack:
 
 
 def module_of(parameter: str) -> str:
-    """The module path of a parameter; "" for one of the outermost module."""
+    """Return the module path of a parameter; "" for one of the outermost module."""
     return parameter.rpartition(".")[0]
 
 
 def _paths(falls: list[Skip]) -> list[tuple[str, int]]:
-    """Parameters and the module paths above them with the number of falls below each, deepest path first."""
+    """Count the falls below each parameter and the module paths above it, deepest path first."""
     counts = Counter[str]()
     for fall in falls:
         path = fall.culprit

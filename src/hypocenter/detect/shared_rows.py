@@ -30,7 +30,7 @@ class Shared:
 
 @dataclass(slots=True)
 class SharedRows:
-    """Rows of each group in its first pass, which is over when nearly all rows of a step have come before.
+    """Follow the rows of each group in its first pass, which is over when nearly all rows of a step came before.
 
     Ranks that share the data out meet no row of another rank before; those that do not meet more and more of them.
     """
@@ -55,7 +55,7 @@ class SharedRows:
                 known.update(rows)
 
     def _of_step(self, panel: Panel) -> dict[int, list[int]]:
-        """By rank, the rows of the tensor that has the most values a row."""
+        """Return, by rank, the rows of the tensor that has the most values a row."""
         import pyarrow.compute as pc
 
         table = panel.table.filter(pc.starts_with(panel.table["site"], BATCH_PREFIX))
@@ -71,7 +71,7 @@ class SharedRows:
         }
 
     def found(self) -> Shared | None:
-        """The first group of which most rows were given to several ranks."""
+        """Return the first group of which most rows were given to several ranks; None if there is none."""
         for ranks, n_each in self._n_each.items():
             n_shared = sum(n > 1 for n in n_each.values())
             if n_shared >= max(_LEAST, _SHARE * len(n_each)):

@@ -46,12 +46,12 @@ class Jump:
 
     @property
     def octaves(self) -> float:
-        """How far above the usual: base-2 logarithm of the factor."""
+        """How far the value is above the usual, as base-2 logarithm of the factor."""
         return math.log2(abs(self.value) / self.usual)
 
     @property
     def within(self) -> float:
-        """As large a value that the run has survived before, as a magnitude; 0.0: there is none.
+        """The largest value that the run has survived before, as a magnitude; 0.0 if none was as large.
 
         The run began with one, those of a model that knew nothing, or it jumped as high before: a heavy tail comes to
         a new record again and again, half of them by less than half an octave.
@@ -62,7 +62,7 @@ class Jump:
 
 
 class Series:
-    """One number per step."""
+    """Follow a number over steps, to find jumps."""
 
     __slots__ = (
         "_began", "_high", "_largest", "_n", "_past", "_peak", "_peak_before", "_quiet", "_second", "_tops", "_until",
@@ -78,7 +78,7 @@ class Series:
         self._quiet, self._until = -math.inf, 0  # below it nothing is looked at, in so many more values
 
     def add(self, value: float | None) -> Jump | None:
-        """Take in the next value; a jump if it is the first of several in a row, or twice as far above.
+        """Take in the next value; return a jump if it is the first of several in a row, or twice as far above.
 
         Args:
             value: of any sign; None, 0 and what is not finite are passed over.
@@ -130,7 +130,7 @@ class Series:
         return jump
 
     def _by_chance(self) -> float:
-        """Octaves above the usual that are reached once in CHANCE values; 0.0 where LEAST excursions do not tell it."""
+        """Return how many octaves above the usual are reached once in CHANCE values; 0.0 if too little is known."""
         if len(self._tops) < LEAST:
             return 0.0
         scale = _median(self._tops) / math.log(2.0)
@@ -138,12 +138,12 @@ class Series:
 
 
 def _median(values: deque[float] | list[float]) -> float:
-    """The middle one, of an even number the upper of two: fast, and good enough for what is compared in octaves."""
+    """Return the middle value, of an even number the upper of two: fast, and good enough to compare octaves."""
     return sorted(values)[len(values) // 2]
 
 
 def may_jump(values: NDArray[np.float64]) -> bool:
-    """Whether a Series that is given these values in turn may find a jump; False: it finds none, for sure.
+    """Return whether a Series that is given these values in turn may find a jump; False if it certainly finds none.
 
     A jump lies more than OCTAVES above what is usual, whatever else is asked of it.
     """

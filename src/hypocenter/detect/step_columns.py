@@ -49,7 +49,7 @@ class StepColumns:
         return len(self.steps)
 
     def column(self, name: str) -> Floats:
-        """Numbers in the order of `steps`; NaN where there is none, or where it is NaN: see `has`."""
+        """Return a column in the order of `steps`; NaN where there is no value, or where it is NaN: see `has`."""
         values = self._table[name].to_numpy().astype(np.float64)
         for step, record in self._merged.items():
             value = getattr(record, name)
@@ -57,7 +57,7 @@ class StepColumns:
         return values
 
     def has(self, name: str) -> Bools:
-        """Records that have a value."""
+        """Return which records have a value in this column."""
         column = self._table[name]
         found = np.ones(len(self), np.bool_) if not column.null_count else column.is_valid().to_numpy()
         if self._merged:
@@ -68,7 +68,7 @@ class StepColumns:
 
     @cached_property
     def is_bad(self) -> Bools:
-        """Loss or gradients were not finite."""
+        """Which steps had a loss or gradients that were not finite."""
         return (
             (self.has("loss") & ~np.isfinite(self.column("loss")))
             | (self.has("grad_norm") & ~np.isfinite(self.column("grad_norm")))
@@ -77,7 +77,7 @@ class StepColumns:
 
     @cached_property
     def is_unusual(self) -> Bools:
-        """Not finite, skipped, of a loss scaler, or with evidence."""
+        """Which steps were not finite, skipped, of a loss scaler, or have evidence."""
         found = self._table["finding"].to_numpy() if not self._merged else self._findings()
         return self.is_bad | (self.column("skipped") > 0) | self.has("loss_scale") | (found != "")
 
@@ -88,19 +88,19 @@ class StepColumns:
         return own
 
     def has_step(self, step: int) -> bool:
-        """Whether there is a record of it."""
+        """Return whether there is a record of the step."""
         index = int(np.searchsorted(self.steps, step))
         return index < len(self.steps) and bool(self.steps[index] == step)
 
     def at(self, step: int) -> StepRecord | None:
-        """The record of a step."""
+        """Return the record of a step; None if there is none."""
         if not self.has_step(step):
             return None
         index = int(np.searchsorted(self.steps, step))
         return self._merged.get(step) or next(self.between(index, index + 1))
 
     def between(self, start: int, stop: int) -> Iterator[StepRecord]:
-        """Records by their number."""
+        """Yield the records from the `start`-th to before the `stop`-th."""
         from hypocenter.record.schema import steps_from
 
         for record in steps_from(self._table.slice(start, stop - start)):
@@ -108,7 +108,7 @@ class StepColumns:
 
 
 def merged(first: StepRecord, second: StepRecord) -> StepRecord:
-    """One record of a step in which several optimizers updated: whatever went wrong in one of them is kept."""
+    """Merge two records of a step in which several optimizers updated: whatever went wrong in one of them is kept."""
     is_bad = first.loss is not None and not np.isfinite(first.loss)
     is_norm_bad = first.grad_norm is not None and not np.isfinite(first.grad_norm)
     return replace(

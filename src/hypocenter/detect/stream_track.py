@@ -69,7 +69,7 @@ class Uneven:
 
 @dataclass(slots=True)
 class StreamTrack:
-    """What is known so far."""
+    """What is known so far of random states, batches and step records over ranks."""
 
     last_fed: int | None = None
     was_equal: dict[tuple[str, str, tuple[int, ...]], int] = field(
@@ -91,7 +91,7 @@ class StreamTrack:
     uneven: dict[tuple[str, str], Uneven] = field(default_factory=dict[tuple[str, str], Uneven])
 
     def is_used(self, stream: str) -> bool:
-        """Whether dropout may draw from a stream: of the CPU only when there is none of an accelerator."""
+        """Return whether dropout may draw from a stream: of the CPU only when there is none of an accelerator."""
         return stream not in _OF_LOADERS and not (stream == _OF_CPU and self.device_streams)
 
 
@@ -99,7 +99,7 @@ _OF_CPU, _OF_LOADERS = "rng.cpu", ("rng.python", "rng.numpy")
 
 
 def track(panel: Panel) -> StreamTrack:
-    """What is known with this panel; each is read once, whichever rule asks first."""
+    """Return what is known with this panel; each is read once, whichever rule asks first."""
     known: StreamTrack = panel.history.notes["streams"].setdefault("track", StreamTrack())
     if known.last_fed != panel.step:
         known.last_fed = panel.step
@@ -154,7 +154,7 @@ def _note_batches(known: StreamTrack, panel: Panel) -> None:
 
 
 def _all_that_average(panel: Panel) -> tuple[list[tuple[int, ...]], bool]:
-    """All ranks, where nothing tells how they are laid out, but they hold copies alone and reduce gradients by hand.
+    """Return all ranks as one group if they hold copies only and reduce by hand, and nothing tells their layout.
 
     And whether the gradients that they had made themselves are the same: if not, each may take a part of the batch.
     """
@@ -226,7 +226,7 @@ def _is_uneven(values: Mapping[int, float], tolerance: float = HARMLESS) -> bool
 
 
 def odd_ones(digests: Mapping[int, int]) -> tuple[int, ...]:
-    """Ranks that differ from what more than half of them have; () when there is no such majority."""
+    """Return the ranks that differ from what more than half of them have; () when there is no such majority."""
     usual, n = Counter(digests.values()).most_common(1)[0]
     return tuple(rank for rank, digest in digests.items() if digest != usual) if 2 * n > len(digests) else ()
 

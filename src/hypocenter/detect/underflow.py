@@ -28,7 +28,7 @@ SMALLEST_HALF = FORMATS["float16"].smallest_subnormal
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Starved:
-    """What is next to nothing, and how much larger everything could be."""
+    """Gradients of which much is next to nothing, and how much larger everything could be."""
 
     worst: Reading
     share: float  # of the worst one's nonzero values in the last two octaves
@@ -37,7 +37,7 @@ class Starved:
     octaves: int  # by which all gradients could be larger without overflow
 
     def sentence(self) -> str:
-        """How much is next to nothing, and where most."""
+        """Say how much is next to nothing, and where most of it is."""
         return (
             f"in {self.n} of {self.n_of} float16 gradients a tenth or more of the nonzero values lie below 2^-22; "
             f"in {self.worst.site} {self.worst.port} {self.share:.0%}: about as many became 0"
@@ -45,7 +45,7 @@ class Starved:
 
 
 def starved(window: Window) -> Starved | None:
-    """Whether most float16 gradients of a step, and of earlier ones, lie at the lower end of the format."""
+    """Return what is starved if most float16 gradients of this and earlier steps are near the format's lower end."""
     no_gradient = ("value", "out[")  # the grad norm; what backward computes from values of forward alone
     rows = (r for r in window.of("backward", "grad") if r.dtype == "float16" and not r.port.startswith(no_gradient))
     counted = [(r, _share(r)) for r in rows if _is_telling(r)]
@@ -63,7 +63,7 @@ def starved(window: Window) -> Starved | None:
 
 
 def finding(window: Window, found: Starved, *, title: str, room: str) -> Finding:
-    """What HC203 says of it.
+    """Return the finding that HC203 makes of it.
 
     Args:
         title: of the finding.

@@ -57,29 +57,29 @@ _CONVERGED = 0.02  # of the largest gradient norm so far: below it there is litt
 
 
 def count_summary(n: int, n_true: int) -> Summary:
-    """Of n elements a claim holds for n_true: the Summary of n ones and zeros."""
+    """Summarise n elements of which a claim holds for n_true, as that many ones among zeros."""
     any_true, all_true = float(n_true > 0), float(n_true == n > 0)
     return Summary(n=n, n_hist=n, n_zero=n - n_true, min=all_true if n else None, max=any_true if n else None,
                    absmin=1.0 if n_true else None, absmax=any_true, sum=float(n_true), sumsq=float(n_true))  # fmt: skip
 
 
 def share(reading: Reading) -> float:
-    """Share of elements for which the claim of a row holds; 0 of none."""
+    """Return the share of elements for which the claim of a row holds; 0 if it has none."""
     return reading.summary.sum / reading.summary.n if reading.summary.n else 0.0
 
 
 def rows_at(window: Window, port: str) -> list[Reading]:
-    """Rows of a port in this step, those of parameters only."""
+    """Return the rows of a port in this step, of single parameters only."""
     return [r for r in window.by_phase["optimizer"] if r.port == port and r.site != SITE]
 
 
 def total_at(window: Window, port: str) -> Reading | None:
-    """The row of a port for all parameters together."""
+    """Return the row of a port for all parameters together; None if there is none."""
     return next((r for r in window.by_phase["optimizer"] if r.port == port and r.site == SITE), None)
 
 
 def streak(window: Window, port: str, at_least: float) -> list[Reading]:
-    """Rows of `updates` up to this step without a break in which the share was reached, oldest first.
+    """Return the rows of `updates` up to this step in which the share was reached without a break, oldest first.
 
     A step in which training was not meant to move much breaks it: the learning rate still rising or at its end, or a
     gradient that has become small beside what it was.
@@ -98,13 +98,13 @@ def streak(window: Window, port: str, at_least: float) -> list[Reading]:
 
 
 def _rates(window: Window) -> dict[int, float]:
-    """Learning rates of the last steps."""
+    """Return the learning rates of the last steps."""
     records = (*window.history.records, *([window.record] if window.record else []))
     return {r.step: r.lr for r in records if r.lr is not None}
 
 
 def _idle_steps(window: Window) -> set[int]:
-    """Steps at the end of a schedule, or with a gradient that has become small."""
+    """Return the steps at the end of a schedule, or with a gradient that has become small."""
     found: set[int] = set()
     for port, least in ((GRAD_SHARE, _CONVERGED), (LR_SHARE, _PEAK)):
         now = total_at(window, port)
@@ -114,5 +114,5 @@ def _idle_steps(window: Window) -> set[int]:
 
 
 def total(rows: Sequence[Reading]) -> tuple[int, int]:
-    """(n, how many of them the claim holds for) over several rows."""
+    """Return (n, how many of them the claim holds for) over several rows."""
     return sum(r.summary.n for r in rows), round(sum(r.summary.sum for r in rows))

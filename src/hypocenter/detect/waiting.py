@@ -14,7 +14,7 @@ BACKWARD = "backward"  # stands for the collectives that a wrapper makes in C++ 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wait:
-    """Some ranks are in a collective, others of its group are not."""
+    """A collective that some ranks are in, and others of its group are not."""
 
     op: str  # all_reduce.sum; "backward" where what they wait in cannot be seen
     seq: int  # n-th of the group, from 0
@@ -26,7 +26,7 @@ class Wait:
 
 
 def waits(whereabouts: Mapping[int, Whereabouts]) -> list[Wait]:
-    """Every collective that somebody waits in for somebody, the one that most ranks wait in first."""
+    """Return every collective that somebody waits in for somebody, the one that most ranks wait in first."""
     found = [*_in_collectives(whereabouts), *_for_peers(whereabouts)]
     if not found:
         found = _in_backward(whereabouts)
@@ -34,12 +34,12 @@ def waits(whereabouts: Mapping[int, Whereabouts]) -> list[Wait]:
 
 
 def is_waiting(w: Whereabouts) -> bool:
-    """Inside a collective, or thrown out of its last one."""
+    """Return whether a rank is inside a collective, or was thrown out of its last one."""
     return w.call is not None and w.call.state in ("inside", "failed")
 
 
 def progress(w: Whereabouts) -> tuple[int, int, int]:
-    """Order of places within training."""
+    """Return a key that orders places within training."""
     return w.step, w.microbatch, _ORDER.index(w.phase) if w.phase in _ORDER else 1
 
 
@@ -82,7 +82,7 @@ def _for_peers(whereabouts: Mapping[int, Whereabouts]) -> Iterable[Wait]:
 
 
 def _in_backward(whereabouts: Mapping[int, Whereabouts]) -> list[Wait]:
-    """Collectives made in C++ are not seen: ranks that are in the backward of one step, and those short of it."""
+    """Return waits of ranks in the backward of one step for those short of it: collectives in C++ are not seen."""
     behind_none = max((progress(w)[:2] for w in whereabouts.values()), default=(0, 0))
     ahead = {r: w for r, w in whereabouts.items() if w.phase == "backward" and progress(w)[:2] == behind_none}
     missing = {r for r, w in whereabouts.items() if r not in ahead and (w.step > 0 or not behind_none[0])}

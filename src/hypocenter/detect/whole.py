@@ -36,17 +36,17 @@ class Looked:
 
     @property
     def is_enough(self) -> bool:
-        """A loss alone may stay finite long after the weights are not."""
+        """Whether more than the loss was looked at, which may stay finite long after the weights are not."""
         return bool(set(self.at) - {"losses"})
 
 
 def end_doubts(job: Job) -> tuple[str, ...]:
-    """Why the recording of this job is not known to be whole."""
+    """Return the reasons why the recording of this job is not known to be whole."""
     return tuple(_of_the_end(job))
 
 
 def doubts(job: Job, looked: Looked) -> tuple[str, ...]:
-    """Why this run cannot be called healthy; nothing: it can.
+    """Return the reasons why this run cannot be called healthy; none if it can.
 
     Args:
         job: its latest attempt.

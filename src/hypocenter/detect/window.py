@@ -47,18 +47,18 @@ class History:
 
     @property
     def records(self) -> deque[StepRecord]:
-        """Records of earlier steps, at most KEPT_RECORDS."""
+        """The records of earlier steps, at most KEPT_RECORDS."""
         for passed in self._passed:
             self._records.extend(passed)
         self._passed.clear()
         return self._records
 
     def pass_by(self, records: Iterable[StepRecord]) -> None:
-        """Records of steps that no rule was asked at; they are made when somebody looks back."""
+        """Add records of steps that no rule was asked at; they are made when somebody looks back."""
         self._passed.append(records)
 
     def rows(self, site: str, port: str) -> tuple[Reading, ...]:
-        """Earlier readings of a site and port that the engine was given, oldest first, at most KEPT_ROWS."""
+        """Return earlier readings of a site and port that the engine was given, oldest first, at most KEPT_ROWS."""
         return tuple(self._rows.get((site, port), ()))
 
     def remember(self, window: Window, *, is_healthy: bool) -> None:
@@ -86,7 +86,7 @@ class History:
 
 
 def healthy_key(reading: Reading) -> tuple[str, str]:
-    """What `History.healthy_nonfinite` knows a reading by: site and port, of single operations with their name."""
+    """Return the key by which `History.healthy_nonfinite` knows a reading: site and port, and name of an operation."""
     return reading.site, f"{reading.op} {reading.port}" if reading.op else reading.port
 
 
@@ -112,7 +112,7 @@ class Window:
 
     @cached_property
     def by_phase(self) -> Mapping[str, list[Reading]]:
-        """Readings that the run itself made, in execution order: no replay, no recompute."""
+        """The readings that the run itself made, by phase, in execution order: no replay, no recompute."""
         found: defaultdict[str, list[Reading]] = defaultdict(list)
         for reading in self.readings:
             if not reading.replay and not reading.recompute:
@@ -120,7 +120,7 @@ class Window:
         return found
 
     def of(self, *phases: str) -> Sequence[Reading]:
-        """Readings of several phases, as `by_phase` has them of one."""
+        """Return the readings of several phases, as `by_phase` has them of one."""
         return [r for r in self.readings if r.phase in phases and not r.replay and not r.recompute]
 
     @cached_property
@@ -139,7 +139,7 @@ class Window:
 
     @cached_property
     def entry(self) -> Entry | None:
-        """What the loss-scale diary has of this step."""
+        """What the loss-scale diary has of this step; None without a loss scaler."""
         return entry_of(self.readings)
 
     @property
@@ -152,14 +152,14 @@ class Window:
 
     @property
     def skipped(self) -> bool:
-        """Whether a loss scaler has skipped the update, of one optimizer at least."""
+        """Whether a loss scaler has skipped the update of one optimizer at least."""
         if self.record is not None and self.record.skipped:
             return True
         return (entry := self.entry) is not None and entry.n_skipped > 0
 
     @property
     def skip(self) -> Skip | None:
-        """The skipped update of this step, if its loss scale is known."""
+        """The skipped update of this step if its loss scale is known; else None."""
         scale = self.loss_scale
         if scale is None or not self.skipped:
             return None

@@ -17,7 +17,7 @@ from hypocenter.record.reader import RecordedRun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Export:
-    """What is to be exported.
+    """What is to be exported, and where to.
 
     Attributes:
         out: the file or folder to make, which is not there yet.
@@ -51,7 +51,7 @@ def exporter(name: str) -> Callable[[Write], Write]:
 
 
 def export(recording: RecordedRun, kind: str, out: Path, *, force: bool = False) -> Export:
-    """Make the files of one kind.
+    """Make the files of one kind and return the export, with notes of what they lack.
 
     Args:
         recording: to be exported.

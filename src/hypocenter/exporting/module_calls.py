@@ -19,7 +19,7 @@ Value = str | int | float
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One call: `first` and `last` are places in the step's order."""
+    """One call of a module or operator; `first` and `last` are places in the step's order."""
 
     name: str
     first: int
@@ -28,7 +28,7 @@ class Call:
 
 
 def calls_by_step(recording: RecordedRun, rank: int) -> Iterator[tuple[int, list[Call]]]:
-    """Of each step that has any: its calls, outer ones before inner ones, none across another's end."""
+    """Yield each step that has calls, with them: outer calls before inner ones, none across another's end."""
     rows: dict[int, list[dict[str, Any]]] = {}
     for _, table in recording.scan(_is_call, columns=_COLUMNS, ranks=[rank]):
         for batch in table.to_batches(8192):
@@ -60,7 +60,7 @@ def _calls(rows: list[dict[str, Any]]) -> list[Call]:
 
 
 def _nested(calls: list[Call]) -> list[Call]:
-    """One that would end after what it lies in ends with it: backward is seen in no such order."""
+    """Let a call that would end after the one around it end with that: backward is not seen in such an order."""
     open_until: list[int] = []
     nested: list[Call] = []
     for call in calls:

@@ -29,7 +29,7 @@ SCHEMAS = {"readings": READINGS.append(_RANK), "steps": STEPS.append(_RANK), "fi
 
 
 def parts(recording: RecordedRun, diagnosis: Diagnosis, name: str) -> Iterator[pa.Table]:
-    """The rows of a table, rank by rank, so that a job of many ranks need not fit into memory."""
+    """Yield the rows of a table, rank by rank, so that a job of many ranks need not fit into memory."""
     if name == "findings":
         yield pa.Table.from_pylist([_row(finding) for finding in diagnosis.findings], schema=FINDINGS)
         return

@@ -43,7 +43,7 @@ class Slice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Something at a moment."""
+    """Something that happened at one moment."""
 
     track: str
     name: str
@@ -65,7 +65,7 @@ Event = Slice | Mark | Level
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepSpan:
-    """When a step was, Unix nanoseconds, as far as it can be told."""
+    """When a step began and ended, in Unix nanoseconds, as far as it can be told."""
 
     record: StepRecord
     begin_ns: int
@@ -73,7 +73,7 @@ class StepSpan:
 
 
 def spans_of(recording: RecordedRun, rank: int) -> list[StepSpan]:
-    """The steps of a rank one after the other, from the start of its process on.
+    """Return the steps of a rank one after the other, from the start of its process on.
 
     Only lengths are recorded. What lay between the start and the first step, and pauses for evaluation that a step's
     length does not hold, are not known.
@@ -88,7 +88,7 @@ def spans_of(recording: RecordedRun, rank: int) -> list[StepSpan]:
 
 
 def notes_of(recording: RecordedRun) -> list[str]:
-    """What the times of this recording are, in sentences."""
+    """Say in sentences what the times of this recording mean."""
     notes = [
         "steps follow each other from the start of each rank's process: a recording holds how long each took, not when",
         "modules have no times: they are drawn in their order, over their step",
@@ -107,7 +107,7 @@ def notes_of(recording: RecordedRun) -> list[str]:
 
 
 def events_of(recording: RecordedRun, rank: int, findings: Iterable[Finding]) -> Iterator[Event]:
-    """All that is drawn of a rank, track by track."""
+    """Yield all that is drawn of a rank, track by track."""
     spans = spans_of(recording, rank)
     files = [(owner, path) for owner, path in recording.evidence_files() if owner == rank]
     evidence = {piece.evidence.id: piece.evidence for piece in load(files, recording.directory).found}
@@ -145,7 +145,7 @@ def events_of(recording: RecordedRun, rank: int, findings: Iterable[Finding]) ->
 
 
 def start_of(recording: RecordedRun, rank: int) -> int:
-    """When the process of a rank was started, Unix nanoseconds; that of the run if it is not known, 0 if neither is."""
+    """Return when the process of a rank was started, in Unix nanoseconds; if unknown when the run was, else 0."""
     place = recording.places.get(rank)
     if place is not None and place.attempts and place.attempts[0].started_ns > 0:
         return place.attempts[0].started_ns
@@ -157,7 +157,7 @@ def start_of(recording: RecordedRun, rank: int) -> int:
 
 
 def _modules(recording: RecordedRun, rank: int, when: dict[int, StepSpan]) -> Iterator[Slice]:
-    """Calls of modules, each over its share of the step by the order of what was seen of it."""
+    """Yield the calls of modules, each over the share of its step that lies between its first and last reading."""
     for step, calls in calls_by_step(recording, rank):
         if (span := when.get(step)) is None:
             continue

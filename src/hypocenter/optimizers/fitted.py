@@ -74,7 +74,7 @@ class Look:
 
 @dataclass(slots=True)
 class _Target:
-    """The forms that have fitted all looks so far, simplest first; None: not looked at yet."""
+    """The forms that have fitted all looks so far at one target, simplest first; None: not looked at yet."""
 
     left: list[Form] | None = None
     n_looks: int = 0
@@ -82,12 +82,12 @@ class _Target:
 
 @dataclass(slots=True)
 class Fits:
-    """What is known of the rule of one group of an optimizer."""
+    """What is known of the update rule of one group of an optimizer."""
 
     targets: dict[str, _Target] = field(default_factory=dict)
 
     def look(self, moved: Sequence[Moved], numbers: Sequence[float], eps: float) -> dict[str, Look]:
-        """Follow one step of all parameters of a group; what the forms that are settled say of it.
+        """Fit the forms to one step of a group's parameters; return a look for each target whose form is settled.
 
         Args:
             moved: parameters with the same state.
@@ -117,7 +117,7 @@ class Fits:
 
 
 def _forms(target: str, states: Sequence[str], numbers: Sequence[float]) -> Iterator[Form]:
-    """Simplest first."""
+    """Yield the forms that a rule for this target may have, simplest first."""
     if target != VALUE:
         for gradient in (("g",), ("g^2",), ("|g|",), ("g", "w"), ("g^2", "g*w", "w^2")):
             yield Form((target, *gradient))
@@ -134,7 +134,7 @@ def _forms(target: str, states: Sequence[str], numbers: Sequence[float]) -> Iter
 
 
 def _fit(form: Form, target: str, moved: Sequence[Moved], eps: float) -> Look | None:
-    """The form with the multiples that most parameters share; None where they share none."""
+    """Fit the form with multiples that most parameters share; return None where they share none."""
     sides = [_sides(form, target, each, eps) for each in moved]
     allowed = np.array([_allowed(target, each) for each in moved])
     done = np.array([float(np.linalg.norm(goal)) for _, goal in sides])
@@ -157,7 +157,7 @@ def _fit(form: Form, target: str, moved: Sequence[Moved], eps: float) -> Look | 
 
 
 def _shared(sides: Sequence[tuple[Array, Array]], some: Sequence[int], done: Array) -> tuple[list[Array], Array, Array]:
-    """With the multiples that fit some parameters best: what is made of each, how far that is off, and its size."""
+    """Fit multiples to some parameters; return what they make of each, how far that is off, and the larger norm."""
     scaled = [tuple(side / np.linalg.norm(sides[i][0]) for side in sides[i]) for i in some]
     columns, goals = (np.concatenate([each[part] for each in scaled]) for part in (0, 1))
     weights = np.linalg.lstsq(columns, goals, rcond=None)[0]
@@ -167,7 +167,7 @@ def _shared(sides: Sequence[tuple[Array, Array]], some: Sequence[int], done: Arr
 
 
 def _sides(form: Form, target: str, moved: Moved, eps: float) -> tuple[Array, Array]:
-    """Columns [n, number of columns] and the change that they add up to [n], of the elements that can be judged."""
+    """Return columns [n, number of columns] and the change they should make [n], of elements that can be judged."""
     columns, fine = [], np.ones(moved.value.shape, bool)
     for name in form.columns:
         column, is_fine = _column(name, target, moved, eps)
@@ -179,7 +179,7 @@ def _sides(form: Form, target: str, moved: Moved, eps: float) -> tuple[Array, Ar
 
 
 def _column(name: str, target: str, moved: Moved, eps: float) -> tuple[Array, Any]:
-    """Its values, and where they can be relied on."""
+    """Return the values of a column, and at which elements they can be relied on."""
     gradient, value = moved.gradient, moved.value
     plain = {"g": gradient, "w": value, "g^2": gradient**2, "|g|": np.abs(gradient), "g*w": gradient * value,
              "w^2": value**2}  # fmt: skip
@@ -206,14 +206,14 @@ def _column(name: str, target: str, moved: Moved, eps: float) -> tuple[Array, An
 
 
 def _around(target: str, moved: Moved) -> tuple[Array, Array]:
-    """The weight or a state, before and after."""
+    """Return the weight or a state, before and after the step."""
     if target == VALUE:
         return moved.value, moved.after
     return moved.state.get(target, np.zeros_like(moved.value)), moved.new[target]
 
 
 def _allowed(target: str, moved: Moved) -> float:
-    """What rounding may have done to a parameter, as a norm."""
+    """Return the norm of what rounding may have done to a parameter."""
     before, after = _around(target, moved)
     return ROUNDINGS * moved.eps * float(np.linalg.norm(np.abs(before) + np.abs(after)))
 

@@ -16,7 +16,7 @@ _POWER_OFF = 1e-5  # a power of a beta that float32 multiplied together; further
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdamOptions(Options):
-    """Numbers of Adam.
+    """The options of Adam.
 
     Attributes:
         amsgrad: the largest second moment so far divides.
@@ -35,14 +35,14 @@ class AdamOptions(Options):
 
 
 def moments(gradient: Any, state: State, options: AdamOptions) -> dict[str, Any]:
-    """Both after this gradient; both start at 0."""
+    """Return both moments after this gradient; both start at 0."""
     mean = options.beta1 * state.get("exp_avg", 0.0) + (1 - options.beta1) * gradient
     square = options.beta2 * state.get("exp_avg_sq", 0.0) + (1 - options.beta2) * gradient**2
     return {"exp_avg": mean, "exp_avg_sq": square}
 
 
 def corrections(options: AdamOptions, step: Any) -> tuple[Any, Any]:
-    """What the moments are divided by at this step (counted from 1), as they start at 0."""
+    """Return what the two moments are divided by at this step (counted from 1) because they start at 0."""
     if not options.bias_correction:
         return 1.0, 1.0
     one = _power(options.beta1, step, options.beta1_power)

@@ -24,7 +24,7 @@ def option(default: Any, called: str = "", *, words: Iterable[str] = (), must_be
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What all rules have. A rule with more has a dataclass of its own, made from this one.
+    """The options that all rules have. A rule with more derives a dataclass of its own.
 
     Attributes:
         family: the name of the rule.
@@ -42,13 +42,13 @@ class Options:
 
 
 def number(value: Any) -> float | None:
-    """A finite number, or None."""
+    """Return the value as a float; None if it is no finite number."""
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return float(value) if is_number and math.isfinite(value) else None
 
 
 def read(kind: type[T], told: Mapping[str, Any], numbers: Callable[[Any], Any] = number, **implied: Any) -> T | None:
-    """What an optimizer tells of itself as options; None where one is missing that must be told.
+    """Read the options that an optimizer tells of itself; None where one is missing that must be told.
 
     Args:
         told: by its own words: an entry of `param_groups`.
@@ -71,7 +71,7 @@ def read(kind: type[T], told: Mapping[str, Any], numbers: Callable[[Any], Any] =
 
 
 def called(options: Options | type[Options]) -> dict[str, str]:
-    """What a person calls each option; those that have no such name are left out."""
+    """Return what a person calls each option; those that have no such name are left out."""
     return {each.name: each.metadata["called"] for each in fields(options) if each.metadata["called"]}
 
 

@@ -17,7 +17,7 @@ COMPUTED_IN = {name: FORMATS[name] for name in ("float64", "float32", "float16",
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """What the rule gets, in float64, flat. `n_steps`: taken before this one. `state` by torch's words."""
+    """What the rule gets, in float64 and flat. `n_steps`: steps before this one. `state` has torch's names."""
 
     value: Array
     gradient: Array
@@ -36,7 +36,7 @@ class Predicted:
 
 
 def predict(options: Options, inputs: Inputs) -> Predicted:
-    """One step. The state, and what is made of the gradient alone, in the state's format; the weight in its own."""
+    """Predict one step. State, and what comes of the gradient alone, have the state's format; the weight its own."""
     rule = RULES.entries()[options.family]
     form, state_form = COMPUTED_IN[inputs.dtype], COMPUTED_IN[inputs.state_dtype]
     with np.errstate(all="ignore"):  # what is not finite is looked at by the caller
@@ -51,5 +51,5 @@ def predict(options: Options, inputs: Inputs) -> Predicted:
 
 
 def in_units(apart: Array, unit: Array) -> Array:
-    """How many rounding errors a result is off. Where the unit is infinite anything is within it."""
+    """Return how many rounding errors a result is off; 0 where the unit is infinite, as anything is within it."""
     return np.where(np.isinf(unit) & ~np.isnan(apart), 0.0, apart / unit)

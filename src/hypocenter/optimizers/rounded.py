@@ -31,11 +31,11 @@ class Rounded:
     __array_ufunc__ = None  # a NumPy scalar on the left leaves the operation to this class
 
     def stored(self, form: Format) -> Rounded:
-        """As it is after it was written in this format, if it was not yet."""
+        """Return the values after they were written in this format; nothing changes if they had it already."""
         return replace(self, unit=np.maximum(self.unit, _one(self.exact, form)))
 
     def into(self, form: Format) -> Rounded:
-        """To be computed with in this format."""
+        """Return the same values, to be computed with in this format from now on."""
         return replace(self, form=form)
 
     def __neg__(self) -> Rounded:
@@ -89,12 +89,12 @@ class Rounded:
 
 
 def given(values: Array, form: Format) -> Rounded:
-    """Values that are as they are."""
+    """Return values that have no error yet."""
     return Rounded(values, np.zeros_like(values), form)
 
 
 def _parts(other: Any, beside: Rounded) -> tuple[Any, Any, Format]:
-    """Values, their error, and the coarser format. A plain number has no error."""
+    """Return values, their errors and the coarser of both formats. A plain number has no error."""
     if isinstance(other, Rounded):
         return other.exact, other.unit, max(other.form, beside.form, key=lambda form: form.eps)
     return other, 0.0, beside.form
@@ -109,7 +109,7 @@ def _one(exact: Array, form: Format) -> Array:
 
 
 def _stretched(off: Any, below: Any) -> Any:
-    """By how much of itself a quotient may be off when what divides is off by so much for each rounding error.
+    """Return by how much of itself a quotient may be off for each rounding error in its divisor.
 
     Where all errors that are allowed together could take most of the divisor away nothing can be said: infinite. That
     is so for small second moments in float16, which has no numbers for them.

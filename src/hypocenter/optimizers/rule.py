@@ -46,22 +46,22 @@ _WITHOUT_RULE = frozenset(
 
 
 class Formula(Protocol):
-    """What is decorated. `implied` and `recognises` may be left out."""
+    """The methods that a decorated class has. `implied` and `recognises` may be left out."""
 
     @staticmethod
     def remember(gradient: Any, state: State, options: Any) -> dict[str, Any]:
-        """The new state."""
+        """Return the new state after this gradient."""
         ...
 
     @staticmethod
     def direction(gradient: Any, state: State, options: Any) -> Any:
-        """What the weight moves against, of the gradient and the new state."""
+        """Return the direction that the weight moves against, of the gradient and the new state."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One rule.
+    """The update rule of a family of optimizers.
 
     Attributes:
         name: the family: "adam".
@@ -78,7 +78,7 @@ class Rule:
     formula: type[Formula]
 
     def step(self, weight: Any, gradient: Any, state: State, options: Options) -> tuple[Any, dict[str, Any]]:
-        """One update: the weight after it, and the state after it.
+        """Make one update; return the weight and the state after it.
 
         Args:
             weight, gradient: the gradient as the optimizer gets it: unscaled and clipped. Left as they are.
@@ -90,18 +90,18 @@ class Rule:
         return weight + self.change(weight, self.formula.direction(gradient, new, options), options), new
 
     def remember(self, gradient: Any, state: State, options: Options) -> dict[str, Any]:
-        """The new state, of a gradient that has the decay in it."""
+        """Return the new state after a gradient that has the decay in it."""
         return {**self.formula.remember(gradient, state, options), "step": state.get("step", 0) + 1}
 
     def change(self, weight: Any, direction: Any, options: Options) -> Any:
-        """What is added to the weight."""
+        """Return what is added to the weight."""
         change = -options.lr * direction
         return change - options.lr * options.weight_decay * weight if _decays(options, in_gradient=False) else change
 
     def read(
         self, told: Mapping[str, Any], classes: Sequence[str] = (), numbers: Callable[[Any], Any] = number
     ) -> Options | None:
-        """The options that an optimizer tells; None where one is missing that cannot be guessed.
+        """Read the options that an optimizer tells; None where one is missing that cannot be guessed.
 
         Args:
             told: an entry of `param_groups`.
@@ -113,13 +113,13 @@ class Rule:
 
 
 def decayed(weight: Any, gradient: Any, options: Options) -> Any:
-    """The gradient to descend, with L2 in it."""
+    """Return the gradient to descend: negated to maximise, with L2 decay added."""
     gradient = -gradient if options.maximize else gradient
     return gradient + options.weight_decay * weight if _decays(options, in_gradient=True) else gradient
 
 
 def _decays(options: Options, *, in_gradient: bool) -> bool:
-    """Whether there is decay of this kind. A number that lies on a device is not asked whether it is 0."""
+    """Return whether there is decay of this kind. A number on a device is not asked whether it is 0."""
     return options.decoupled is not in_gradient and not _is_zero(options.weight_decay)
 
 
@@ -128,7 +128,7 @@ def _is_zero(number: Any) -> bool:
 
 
 def largest(one: Any, other: Any) -> Any:
-    """The larger of two arrays, element by element, by operators alone."""
+    """Return the larger of two arrays, element by element, by operators alone."""
     return one * (one >= other) + other * (one < other)
 
 
@@ -162,7 +162,7 @@ def optimizer(
 
 
 def rule_of(classes: Sequence[str], told: Mapping[str, Any]) -> Rule | None:
-    """The rule of an optimizer; None where it is not known here.
+    """Return the rule of an optimizer; None where it is not known here.
 
     Args:
         classes: of the optimizer and those that it derives from, the most special first; with or without module.
@@ -178,7 +178,7 @@ def rule_of(classes: Sequence[str], told: Mapping[str, Any]) -> Rule | None:
 
 
 def words_of(*classes: str) -> dict[str, str]:
-    """What frameworks call state -> torch's word, by the rules of these classes first.
+    """Map what frameworks call each state to torch's word, by the rules of these classes first.
 
     A word that means one thing in one optimizer and another in another is there only if a class tells which.
     """

@@ -39,7 +39,7 @@ BETWEEN_TWO = frozenset({
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LossCall:
-    """One call.
+    """One call of a loss function, or of arithmetic between two tensors.
 
     Attributes:
         name: of the function.
@@ -79,7 +79,7 @@ class FunctionCall:
 
 
 class Called(TorchFunctionMode):
-    """Keeps them, by reference.
+    """Keep calls of loss functions, element-wise arithmetic and the program's own autograd functions, by reference.
 
     Args:
         subject: whose forward it is.
@@ -97,7 +97,7 @@ class Called(TorchFunctionMode):
 
     @contextlib.contextmanager
     def listening(self) -> Generator[None, None, None]:
-        """Hear of the calls inside this block."""
+        """Note the calls that are made inside this block."""
         frame = None
         with contextlib.suppress(CannotListen, KeyError, AttributeError):
             frame = OwnFrame(vars(torch.autograd.Function)["apply"].__func__, self._begin)
@@ -112,7 +112,7 @@ class Called(TorchFunctionMode):
                 frame.stop()
 
     def stop(self) -> None:
-        """What is called from here on is nothing of the program."""
+        """Stop noting: what is called from here on does not belong to the program."""
         self._is_on = False
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -154,7 +154,7 @@ class Called(TorchFunctionMode):
 
 
 def called_at(subject: Subject, frame: Any) -> tuple[nn.Module | None, Source | None]:
-    """Where the program has made the call that this frame is of; what is outside of modules is called by the replay."""
+    """Return the module and the line of the program from which the call in this frame was made; None where unknown."""
     own = user_frame(frame, Replayer._do.__code__)
     event = subject.running
     if own is not None:
@@ -169,7 +169,7 @@ def _line(code: CodeType | None, line: int) -> Source | None:
 
 
 def _meet_crosswise(a: Tensor, b: Tensor) -> bool:
-    """Two tensors of different numbers of dimensions that are both made larger to fit each other."""
+    """Return whether two tensors of different numbers of dimensions both grow when they are broadcast together."""
     if a.dim() == b.dim() or not a.dim() or not b.dim():
         return False
     try:

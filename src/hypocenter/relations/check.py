@@ -56,7 +56,7 @@ class Broken:
 
 @dataclass(slots=True, kw_only=True)
 class Looked:
-    """What came of it.
+    """What came of asking the relations.
 
     Attributes:
         broken: relations that do not hold.
@@ -78,11 +78,11 @@ class Looked:
 
 
 class Excused(Exception):
-    """It holds in the form in which it can be asked of this model; the form in words."""
+    """The relation holds in the form in which it can be asked of this model; the message describes that form."""
 
 
 def look(subject: Subject, relations: Iterable[Relation] | None = None, *, with_losses: bool = True) -> Looked:
-    """Ask them, in their order, as long as there is time; look at the loss first."""
+    """Ask the relations in their order as long as there is time, after a look at the loss."""
     chosen = asked_in_runs() if relations is None else list(relations)
     looked = Looked()
     try:
@@ -162,7 +162,7 @@ def _with(subject: Subject, trial: Trial, *, keeps: bool = False, way: Way | Non
 
 
 def _confirmed(relation: Relation, trial: Trial, size: float, ran: Ran, subject: Subject, facts: Facts) -> Broken:
-    """It is neither noise nor another layout, nor what is drawn at random.
+    """Return the relation as broken, once noise, another layout and random draws are ruled out.
 
     Args:
         ran: the forward with the change, which moved what had to stay by `size`.
@@ -212,14 +212,14 @@ def _confirmed(relation: Relation, trial: Trial, size: float, ran: Ran, subject:
 
 
 def _kept(way: Way, subject: Subject, facts: Facts) -> Ran:
-    """The unchanged forward again with all calls, the last way of it once for all relations."""
+    """Repeat the unchanged forward while keeping all calls; the result of the last `way` is reused by all relations."""
     if way not in facts.kept:
         facts.kept = {way: subject.run(keeps=True, way=way)}
     return facts.kept[way]
 
 
 def _drawn_otherwise(way: Way, subject: Subject, facts: Facts) -> Ran:
-    """The unchanged forward with other random numbers, once for all relations."""
+    """Run the unchanged forward with other random numbers, once for all relations."""
     way = replace(way, seed=_SEED)
     if way not in facts.other_draws:
         facts.other_draws[way] = subject.run(way=way)
@@ -227,7 +227,8 @@ def _drawn_otherwise(way: Way, subject: Subject, facts: Facts) -> Ran:
 
 
 def _kept_of_batch(module: str, before: Ran, after: Ran) -> str:
-    """What this module, or one inside of it, keeps of its batch in a buffer, as a range or an average; "": nothing."""
+    """Return a phrase that names a buffer in which this module, or one inside, keeps a statistic of its batch; "":
+    none."""
     for name, was in before.buffers.items():
         now = after.buffers.get(name)
         if name.startswith(f"{module}.") and now is not None and not (was.shape == now.shape and torch.equal(was, now)):
@@ -236,7 +237,7 @@ def _kept_of_batch(module: str, before: Ran, after: Ran) -> str:
 
 
 def _where(between: tuple[Way, Way], subject: Subject, facts: Facts) -> str:
-    """The first module that differs between two ways of a forward, as the end of a sentence."""
+    """Return the first module that differs between two ways of a forward, as the end of a sentence; "": none."""
     made = {way: _kept(way, subject, facts).calls for way in sorted(between, key=lambda way: way not in facts.kept)}
     before, after = (made[way] for way in between)
     call, source, _ = _first(before, after, Trial(changed={}, parts=Whole(), what="", whom=""), facts.tolerance)
@@ -248,7 +249,7 @@ def _where(between: tuple[Way, Way], subject: Subject, facts: Facts) -> str:
 def _first(
     before: list[Call], after: list[Call], trial: Trial, tolerance: float
 ) -> tuple[Call | None, Source | None, bool]:
-    """The first call that shows it, the line of the code around it, and whether only what is near has moved."""
+    """Find the first call that has moved, the line just before it, and whether only places near the change moved."""
     pairs = list(zip(before, after, strict=False))
     same = next((i for i, (o, n) in enumerate(pairs) if (o.is_end, o.module) != (n.is_end, n.module)), len(pairs))
     begins, around = _nested([old for old, _ in pairs])
@@ -268,7 +269,7 @@ def _first(
 
 
 def _nested(calls: list[Call]) -> tuple[dict[int, int], list[int | None]]:
-    """Where each end began, and for each call where the one around it began."""
+    """Return where the call of each end began, and for each call where the call around it began (None: outermost)."""
     begins: dict[int, int] = {}
     around: list[int | None] = []
     stack: list[int] = []
@@ -293,7 +294,7 @@ def _size(old: Call, new: Call, port: str, trial: Trial) -> float | None:
 
 
 def _moved_inside(begin: tuple[Call, Call], end: tuple[Call, Call], trial: Trial, tolerance: float) -> list[Tensor]:
-    """What came out in the shape of what went in, which had not moved, and has moved in the same layout."""
+    """Return outputs with the shape of an unmoved input that have themselves moved when laid out in the same way."""
     if trial.aligns is not None:
         return []
     held = {
@@ -322,7 +323,8 @@ def _is_undone(
     begin: int | None, around: list[int | None], ends: dict[int, int], pairs: list[tuple[Call, Call]], trial: Trial,
     tolerance: float,
 ) -> bool:  # fmt: skip
-    """Whether a call around it gives what has not moved: then it was laid out in another way inside (experts)."""
+    """Return whether an enclosing call gives an unmoved output: inside, data was only laid out differently
+    (experts)."""
     while begin is not None:
         if begin in ends:
             old, new = pairs[ends[begin]]

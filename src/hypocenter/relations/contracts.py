@@ -34,7 +34,7 @@ _WEIGHED = ("Mul", "Div", "Neg", "Sub")  # what a program does to log-probabilit
 
 
 def broken(call: LossCall) -> Wrong | None:
-    """What this call was given that it is not made for; None: nothing, or nobody can tell."""
+    """Return what this call was given that its function is not made for; None: nothing, or it cannot be told."""
     scores = call.input
     if not scores.is_floating_point() or scores.numel() < 2 or not bool(torch.isfinite(scores).any()):
         return None
@@ -91,7 +91,7 @@ def _ctc_loss(call: LossCall, scores: Tensor) -> Wrong | None:
 
 
 def _n_blank(call: LossCall) -> int:
-    """Labels, up to the length of each target, that are the blank."""
+    """Count the labels, up to the length of each target, that have the number of the blank class; 0 if unknown."""
     lengths, target = call.lengths, call.target
     if not isinstance(call.blank, int) or lengths is None or target.dim() not in (1, 2):
         return 0
@@ -124,13 +124,13 @@ def _tolerance(values: Tensor) -> float:
 
 
 def _is_normalised(values: Tensor, dim: int) -> bool:
-    """Whether the exponentials of each row sum to 1."""
+    """Return whether the exponentials of each row sum to 1."""
     wide = values.float()
     return bool((wide.logsumexp(dim).abs() <= _tolerance(values) + TOLERANCE * math.log(values.shape[dim] + 1)).all())
 
 
 def _origin(values: Tensor) -> str:
-    """What has made the numbers: the name of a node of autograd's graph."""
+    """Return the name of the node in autograd's graph that made these numbers, past views and casts; "": none."""
     node = values.grad_fn
     while node is not None and node.name() in _SAME_VALUES and node.next_functions:
         node = node.next_functions[0][0]

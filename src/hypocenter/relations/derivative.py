@@ -27,7 +27,7 @@ _SAME = 0.1  # relative, L2: of what it gives in float64 to what it gives in its
 
 
 def error_of(call: FunctionCall) -> tuple[float, str] | None:
-    """How far backward is from the derivative, relative to it, and by which argument.
+    """Return the relative error of this function's backward, and by which argument it is largest.
 
     None: nobody can tell, or it is not meant to be it.
     """
@@ -42,11 +42,11 @@ def error_of(call: FunctionCall) -> tuple[float, str] | None:
 
 
 class _IsChosen(Exception):
-    """Backward gives a gradient where nothing changes: it is not meant to be the derivative."""
+    """Raised where backward gives a gradient although nothing changes: it is not meant to be the derivative."""
 
 
 class _Function:
-    """A call as a function of what gradients flow to, in float64."""
+    """A call as a function, in float64, of the inputs that receive gradients."""
 
     def __init__(self, call: FunctionCall) -> None:
         self._call = call
@@ -56,7 +56,7 @@ class _Function:
         self.at = [t.detach().double() for t in self._inputs]
 
     def __call__(self, at: Sequence[Tensor], seed: int = 0) -> list[Tensor]:
-        """Its outputs of floats."""
+        """Call the function with these inputs and return its floating-point outputs."""
         swap = {id(old): new for old, new in zip(self._inputs, at, strict=True)}
 
         def own(tensor: Tensor) -> Tensor:
@@ -73,14 +73,14 @@ class _Function:
         return [t for _, t in tensors(found) if t.is_floating_point()]
 
     def computes_in_float64(self, outputs: Sequence[Tensor]) -> bool:
-        """Whether these are what it gives in its own format: kernels that are given an address read it as theirs."""
+        """Return whether its own format gives about the same: a kernel that is given an address may misread float64."""
         seeded(0)
         in_own = self._of(lambda tensor: tensor.detach().clone())
         pairs = [(a.detach().double(), b.detach().double()) for a, b in zip(outputs, in_own, strict=True)]
         return all(a.shape == b.shape and bool((a - b).norm() <= _SAME * b.norm()) for a, b in pairs)
 
     def moved(self, which: int, by: Tensor) -> list[Tensor]:
-        """Its outputs where one of the inputs is another."""
+        """Return the outputs, without graph, after `by` is added to one of the inputs."""
         return [y.detach() for y in self([x + by if i == which else x for i, x in enumerate(self.at)])]
 
 
@@ -106,7 +106,7 @@ def _error(function: _Function) -> tuple[float, str] | None:
 
 
 def _along(function: _Function, which: int, generator: torch.Generator) -> tuple[float, float] | None:
-    """Of one input, along one direction: how far off backward is, and the usual size of what it gives."""
+    """Return how far backward is off for one input along one random direction, and the usual size of the result."""
     leaves = [x.clone().requires_grad_() for x in function.at]
     outputs = function(leaves)
     heard = [at for at, y in enumerate(outputs) if y.requires_grad]

@@ -15,7 +15,7 @@ SAME = Trial(changed={}, parts=Whole(), what="", whom="")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """What came of it.
+    """A forward in evaluation mode, and how far it depends on random numbers.
 
     Attributes:
         ran: with the random numbers of the run.
@@ -29,7 +29,7 @@ class Evaluation:
 
 
 def evaluation(subject: Subject, facts: Facts) -> Evaluation:
-    """One forward, the first time; two where it draws random numbers: then it is asked how far they take it."""
+    """Run the forward in evaluation mode; a second time where it draws random numbers, to measure their effect."""
     if facts.evaluation is None:
         ran, away = subject.run(way=AGAIN, keeps=bool(facts.kept)), 0.0  # who looks for a module will look here, too
         has_drawn = ran.has_drawn or subject.has_own_generators

@@ -20,7 +20,7 @@ _AGREE = 0.99
 
 
 class CannotTell(Exception):
-    """A relation cannot be asked of this micro-batch, or its answer means nothing; the reason in words."""
+    """Raised where a relation cannot be asked of this micro-batch, or its answer means nothing; says why."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -63,19 +63,19 @@ class Facts:
 
 
 class Listener(Protocol):
-    """Something else that the unchanged forward tells."""
+    """What else wants to hear of the unchanged forward."""
 
     def listening(self) -> contextlib.AbstractContextManager[Any]:
-        """Entered around it."""
+        """Return a context that is entered around the forward."""
         ...
 
     def take(self, ran: Ran) -> None:
-        """It is done, and its graph is there."""
+        """Take note of the finished forward while its graph still exists."""
         ...
 
 
 def facts_of(subject: Subject, listener: Listener | None = None) -> Facts:
-    """From one forward and the backward of what the loss does with its outputs.
+    """Collect the facts from one forward, and the backward through what the loss does with its outputs.
 
     Raises:
         CannotTell: of what it is made cannot be seen; the listener was told all the same.
@@ -107,7 +107,7 @@ def facts_of(subject: Subject, listener: Listener | None = None) -> Facts:
 
 
 def _is_drawn(output: Tensor, gradient: Tensor, label: Tensor) -> bool:
-    """Whether the loss draws each sample's output to its label: as a class, one of two, or a number.
+    """Return whether the loss draws each sample's output to its label: as a class, one of two, or a number.
 
     For a class the slope is negative there. As one of two, or as a number (of which the loss compares the difference),
     the slope has the right sign and grows with the output, or with the difference.
@@ -134,13 +134,13 @@ def _is_drawn(output: Tensor, gradient: Tensor, label: Tensor) -> bool:
 
 
 def _grows(slopes: Tensor, along: Tensor) -> bool:
-    """Whether they never fall by more than rounding, in the order of another number."""
+    """Return whether the slopes, in the order of the values `along`, never fall by more than rounding."""
     ordered = slopes[along.argsort()]
     return bool((ordered.diff() >= -_ROUNDING * slopes.abs().max()).all())
 
 
 def _gradients(ran: Ran) -> dict[Key, Tensor]:
-    """By outputs that the loss is made of: of outermost modules if there are any, else the last one of inner ones."""
+    """Return gradients of outputs that the loss is made of: of outermost modules if any, else of the last inner one."""
     loss = next((v for v in ran.losses if v.requires_grad), None)
     if loss is None:
         raise CannotTell("its loss has no gradient")
@@ -158,7 +158,7 @@ def _gradients(ran: Ran) -> dict[Key, Tensor]:
 
 
 def _nearest(roots: Sequence[Tensor], outputs: dict[Key, Tensor]) -> list[Key]:
-    """Those from which a loss is computed without another one in between, as they were called."""
+    """Return the outputs from which a loss is computed with no other output in between, in the order of their calls."""
     at = {(v.grad_fn, v.output_nr): key for key, v in outputs.items()}
     seen, found = set[Any](), set[Key]()
     left = [(v.grad_fn, v.output_nr) for v in roots]
@@ -191,7 +191,7 @@ def _find_rows(subject: Subject, facts: Facts) -> None:
 
 
 def _guess_rows(facts: Facts, of_model: Sequence[Given], labels: Sequence[Tensor]) -> None:
-    """The first dimension, where labels or other inputs of the same call share it, and an output has it."""
+    """Take the first dimension as the samples if labels, or other inputs of the call, and an output share it."""
     main, call = of_model[0].tensor, of_model[0].place[0]
     n, second = int(main.shape[0]), int(main.shape[1])
     is_shared = any(t.shape[0] == n or (t.dim() == 1 and t.numel() == n * second) for t in labels)
@@ -205,7 +205,7 @@ def _guess_rows(facts: Facts, of_model: Sequence[Given], labels: Sequence[Tensor
 
 
 def _rows_meet(module: nn.Module, main: Tensor) -> str:
-    """A part that lets the rows of a table of numbers meet: without a dimension of samples they may be one sample's."""
+    """Return a part in which rows of a table may meet (attention, recurrence, a graph), by name; "": none."""
     n = len(main)
     if main.dim() != 2 or not main.is_floating_point():
         return ""
@@ -219,7 +219,7 @@ def _rows_meet(module: nn.Module, main: Tensor) -> str:
 
 
 def _relating(given: Given, n: int) -> str:
-    """Its name, if it may tell which rows of the others belong together: a list of edges, a matrix, groups."""
+    """Return the name of this input if it may tell which rows belong together (edges, a matrix, groups); "" if not."""
     tensor = given.tensor
     if not n or tensor.is_complex():
         return ""
@@ -239,7 +239,7 @@ def _relating(given: Given, n: int) -> str:
 
 
 def _outside(subject: Subject, n: int) -> str:
-    """An index by which code outside of modules picks rows: in another order, or others than all; "": none does."""
+    """Return the name of an index that picks rows outside of modules, in another order or not all; "": none."""
     for each in subject.given:
         if id(each) in subject.picking and each.tensor.dim() > 0 and each.tensor.numel():
             is_all = each.tensor.shape == (n,) and bool(
@@ -251,14 +251,14 @@ def _outside(subject: Subject, n: int) -> str:
 
 
 def _is_packed(tensor: Tensor, n: int) -> bool:
-    """Whether its first dimension may hold the parts of samples one after the other: no positions, and no matrix."""
+    """Return whether the first dimension may hold parts of samples one after the other: no positions, no matrix."""
     if tensor.dim() == 0 or tensor.shape[0] <= n or (tensor.dim() == 2 and tensor.shape[0] == tensor.shape[1]):
         return False
     return tensor.dim() > 1 or bool((tensor[1:] - tensor[:-1] != 1).any()) if tensor.dtype != torch.bool else False
 
 
 def _find_targets(facts: Facts, grads: dict[Key, Tensor], tokens: Sequence[Tensor]) -> None:
-    """Of cross-entropy the gradient is softmax minus one-hot: only at the target it is negative."""
+    """Find the targets of cross-entropy: its gradient is softmax minus one-hot, negative at the target only."""
     for key, gradient in grads.items():
         if gradient.dim() < 2 or gradient.shape[-1] < 3 or facts.n_rows == 0:
             continue
@@ -277,7 +277,7 @@ def _find_targets(facts: Facts, grads: dict[Key, Tensor], tokens: Sequence[Tenso
 
 
 def shift_of(inputs: Tensor, targets: Tensor) -> int | None:
-    """How many places later in the input what is asked for stands: 0 or 1; None: neither, or both.
+    """Return how many places later in the input the target stands, 0 or 1; None if neither fits, or both do.
 
     Args:
         inputs: [n, length] of integers.
@@ -288,7 +288,7 @@ def shift_of(inputs: Tensor, targets: Tensor) -> int | None:
 
 
 def stand_later(inputs: Tensor, targets: Tensor, shift: int) -> bool:
-    """Whether what is asked for stands so many places later in the input: [n, length] both."""
+    """Return whether the targets stand `shift` places later in the inputs; both are [n, length]."""
     length = inputs.shape[1]
     asked, there = targets[:, : length - shift], inputs[:, shift:]
     counts = asked >= 0

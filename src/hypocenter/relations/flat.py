@@ -37,7 +37,7 @@ _ON_PURPOSE = frozenset({"detach", "detach_", "requires_grad_", "__get__"})  # t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Break:
-    """Where gradients end.
+    """A place where gradients end.
 
     Attributes:
         operation: name of the function of torch.
@@ -51,7 +51,7 @@ class Break:
 
 
 class _Ends(TorchFunctionMode):
-    """Follows parameters as far as their gradients go.
+    """Follow parameters through the forward as far as their gradients reach.
 
     Attributes:
         breaks: by number of the parameter, in order.
@@ -67,12 +67,12 @@ class _Ends(TorchFunctionMode):
         self.on_purpose: set[int] = set()
 
     def numbers(self, tensor: Tensor) -> frozenset[int]:
-        """Of the parameters whose gradients come through this value."""
+        """Return the numbers of the parameters that receive gradients through this value."""
         found = self._known.get(id(tensor))
         return self._parameters.get(id(tensor), frozenset()) if found is None else found[1]
 
     def stop(self) -> None:
-        """What is called from here on is nothing of the program."""
+        """Stop following: what is called from here on does not belong to the program."""
         self._is_over = True
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -108,7 +108,7 @@ class _Ends(TorchFunctionMode):
 
 
 def cut_by_flat(subject: Subject, losses: Sequence[Tensor]) -> list[tuple[Break, Wrong, tuple[str, ...]]]:
-    """What keeps gradients from parameters that matter, with the names of these.
+    """Return what keeps gradients from parameters that matter, with the names of these parameters.
 
     It takes a forward, if there are such, and one for each place.
 
@@ -153,7 +153,7 @@ def _is_other(a: Tensor, b: Tensor) -> bool:
 
 
 class _InPlaceOf(TorchFunctionMode):
-    """Functions are given other values for some parameters. Nothing is written to these: others may read them now.
+    """Give functions other values for some parameters. Nothing is written to these: others may read them now.
 
     Args:
         parameters: of strided floats.
@@ -172,7 +172,7 @@ class _InPlaceOf(TorchFunctionMode):
 
 
 def _moved(parameter: Tensor, generator: torch.Generator) -> Tensor:
-    """By noise of its own size."""
+    """Return the parameter with noise of its own size added."""
     values = parameter.detach()
     size = max(float(values.float().square().mean().sqrt()), 0.1)
     return values + size * torch.randn(values.shape, generator=generator, device="cpu").to(values.device, values.dtype)

@@ -43,7 +43,7 @@ class Call:
 
 
 class Heard:
-    """Calls of modules.
+    """Hear the calls of modules during a forward.
 
     Args:
         name: of a module; None: it has none.
@@ -60,7 +60,7 @@ class Heard:
 
     @contextlib.contextmanager
     def listening(self) -> Generator[None, None, None]:
-        """Hear of the calls inside this block."""
+        """Hear the calls that are made inside this block."""
         calls = OwnFrame(nn.Module._wrapped_call_impl, self._begin)
         calls.listen()
         try:

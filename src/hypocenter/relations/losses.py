@@ -18,7 +18,7 @@ from hypocenter.relations.weights import Mixed
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What is wrong.
+    """Something that is wrong with the loss, or with the gradients below it.
 
     Attributes:
         code: of the rule.
@@ -51,7 +51,7 @@ class OfLoss:
         self.listening = self.called.listening
 
     def take(self, ran: Ran) -> None:
-        """Ask the functions of the program's own for their derivatives."""
+        """Compare the backward of each of the program's own autograd functions with its derivative."""
         self.called.stop()
         self.losses = [value.detach() for value in ran.losses]
         for call in self.called.functions.values():
@@ -61,7 +61,7 @@ class OfLoss:
 
 
 def look_at_loss(subject: Subject, of_loss: OfLoss, facts: Facts | None) -> list[Found]:
-    """No forward, but where outputs and labels meet crosswise, or parameters have no gradient.
+    """Return what is wrong with the loss; runs more forwards only where its shapes or missing gradients ask for it.
 
     Args:
         of_loss: has listened to the unchanged forward.

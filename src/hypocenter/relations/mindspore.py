@@ -49,12 +49,12 @@ Part: TypeAlias = Callable[[Array], "Array | None"]
 
 
 class CannotTell(Exception):
-    """Why a relation cannot be asked of this micro-batch, in words."""
+    """Raised where a relation cannot be asked of this micro-batch; the message says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """Arguments that are changed, by id, and what has to stay."""
+    """One change of arguments, by id, and the part of the outputs that has to stay."""
 
     code: str
     relation: str
@@ -77,7 +77,7 @@ class Shown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Misused:
-    """A call of a loss function that is given what it is not made for, or a backward that is wrong, and its line."""
+    """A loss function that is given what it is not made for, or a backward that is wrong, and its line in the code."""
 
     wrong: Wrong
     source: Source | None
@@ -87,7 +87,7 @@ class Misused:
 
 @dataclass(slots=True)
 class Looked:
-    """What came of it."""
+    """What came of asking the relations."""
 
     losses: list[Misused] = field(default_factory=list)
 
@@ -98,7 +98,7 @@ class Looked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Event:
-    """A cell begins, or ends: its inputs, or its outputs."""
+    """The beginning of a cell's call with its inputs, or its end with its outputs."""
 
     is_end: bool
     cell: Any
@@ -108,7 +108,7 @@ class _Event:
 
 
 def look(replayer: Replayer, call: GradCall, cells: Sequence[tuple[str, Any]]) -> Looked:
-    """Ask both, and look at what loss functions are given.
+    """Ask both relations, `samples` and `future`, and look at what loss functions are given.
 
     Args:
         cells: (name, cell) of the models.
@@ -146,7 +146,7 @@ def look(replayer: Replayer, call: GradCall, cells: Sequence[tuple[str, Any]]) -
 
 
 def _wrong_backwards(replayer: Replayer, events: Sequence[_Event]) -> list[Misused]:
-    """Of the first call of each class with a backward of its own."""
+    """Check the first call of each class that has a backward of its own; return the backwards that are wrong."""
     first = {type(e.cell): e for e in reversed(events) if not e.is_end and derivative.is_own(e.cell)}
     found: list[Misused] = []
     for kind, event in first.items():
@@ -245,7 +245,7 @@ def _look_at(name: str, frame: FrameType, found: list[Misused]) -> None:
 
 
 def _first(before: list[_Event], after: list[_Event], part: Part, limit: float) -> tuple[_Event, float] | None:
-    """The first event that shows it in a model that shows it at its end, and by how much its outputs moved there."""
+    """Return the first event that has moved, and how far the model's outputs moved; None if these did not."""
     pairs = list(zip(before, after, strict=False))
     if len(before) != len(after) or any((o.is_end, o.cell) != (n.is_end, n.cell) for o, n in pairs):
         raise CannotTell("the model takes another way")
@@ -258,7 +258,7 @@ def _first(before: list[_Event], after: list[_Event], part: Part, limit: float) 
 
 
 def _moved(old: _Event, new: _Event, part: Part) -> float | None:
-    """The largest relative distance (L2) of what has to stay."""
+    """Return the largest relative distance (L2) of the parts that have to stay; None if no array shows them."""
     sizes: list[float] = []
     for a, b in zip(old.values, new.values, strict=False):
         kept, now = part(a), part(b) if a.shape == b.shape else None
@@ -280,7 +280,7 @@ def _given(call: GradCall) -> list[Any]:
 
 
 def _samples(call: GradCall, cells: Sequence[Any], events: Sequence[_Event]) -> tuple[Trial, list[Trial]]:
-    """Every second row takes the values of its neighbour."""
+    """Return a trial in which each second row takes its neighbour's values, and trials for other layouts of inputs."""
     given = _given(call)
     sizes = {t.shape[0] for t in given}
     if len(sizes) != 1 or len(given) < 2 or (n := sizes.pop()) < 2:
@@ -305,7 +305,7 @@ def _samples(call: GradCall, cells: Sequence[Any], events: Sequence[_Event]) -> 
 
 
 def _lets_meet(cell: Any, n: int) -> bool:
-    """Whether it may be made for that: by its name, or because it holds a matrix over the samples."""
+    """Return whether samples may be meant to meet in this cell: by its name, or because it holds an n by n matrix."""
     held = (value for value in vars(cell).values() if isinstance(value, ms.Tensor) or hasattr(value, "indices"))
     parameters = (p for p in cell._params.values() if p is not None)
     is_held = any(tuple(getattr(each, "shape", ())) == (n, n) for each in (*held, *parameters))
@@ -334,7 +334,7 @@ def _by_axis(given: Sequence[Any], axis: int, n: int) -> Trial:
 
 
 def _future(call: GradCall, cells: Sequence[Any], events: Sequence[_Event]) -> tuple[Trial, list[Trial]]:
-    """Tokens behind the middle are replaced, where the labels are the tokens one further."""
+    """Return a trial that replaces the tokens behind the middle, where the labels are the tokens one place further."""
     tables = [t for t in _given(call) if t.ndim == 2 and not is_floating(t) and t.shape[1] >= _LEAST_PLACES]
     pairs = [(ids, labels) for ids in tables for labels in tables if _is_next(ids, labels)]
     if not pairs:
@@ -367,5 +367,5 @@ def _is_next(ids: Any, labels: Any) -> bool:
 
 
 def host_of(tensor: Any) -> Array:
-    """In its own format."""
+    """Return the tensor as an array of its own format."""
     return tensor.asnumpy()

@@ -27,13 +27,13 @@ Array: TypeAlias = NDArray[np.float64]
 
 
 def is_own(cell: Any) -> bool:
-    """Whether it has a backward of the program's that can be asked."""
+    """Return whether the cell has a `bprop` of the program's own, and neither parameters nor cells inside."""
     own = getattr(type(cell), "bprop", None)
     return callable(own) and not own.__module__.startswith("mindspore") and not cell._params and not cell._cells
 
 
 def error_of(cell: Any, inputs: Sequence[NDArray[Any]]) -> float | None:
-    """How far `bprop` is from the derivative, relative to it. None: nobody can tell, or it is not meant to be it."""
+    """Return the relative error of `bprop`; None if nobody can tell, or if it is not meant to be the derivative."""
     at = [np.asarray(values, np.float64) for values in inputs]
     if not at or sum(values.size for values in at) > _MOST_ELEMENTS or not all(np.isfinite(v).all() for v in at):
         return None
@@ -44,7 +44,7 @@ def error_of(cell: Any, inputs: Sequence[NDArray[Any]]) -> float | None:
 
 
 def wrong_derivative(cell: Any, error: float) -> Wrong:
-    """In words."""
+    """Describe in words that the `bprop` of this cell is not the derivative of its `construct`."""
     return Wrong(
         title=f"the bprop of {type(cell).__qualname__} is not the derivative of its construct",
         why=f"in float64 what bprop gives is {error:.2g} of its size away from differences of construct",
@@ -75,7 +75,7 @@ def _error(cell: Any, at: Sequence[Array]) -> float | None:
 def _along(
     cell: Any, forward: Callable[[Sequence[Array]], list[Array]], at: Sequence[Array], draw: np.random.Generator
 ) -> tuple[float, float] | None:
-    """Along one direction of all inputs: how far off `bprop` is, and the usual size of what it gives."""
+    """Return how far `bprop` is off along one direction of all inputs, and the usual size of its result."""
     given = list(map(ms.Tensor, at))
     outputs = cell.construct(*given)
     is_one = isinstance(outputs, ms.Tensor)

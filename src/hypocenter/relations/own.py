@@ -83,7 +83,7 @@ def _asking(name: str) -> Callable[[Subject, Facts], Iterator[Trial]]:
 
 
 def _argument(subject: Subject, given: Given) -> str:
-    """The name that the model's forward has for it."""
+    """Return the name of the argument of the model's forward that this input is given as."""
     position, path = given.place
     module = subject.module_at(position)
     if module is None or path[:1] not in "0123456789":

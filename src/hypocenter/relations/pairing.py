@@ -18,7 +18,7 @@ _FARTHEST = 3  # places
 
 
 def crosswise(subject: Subject, facts: Facts, calls: Sequence[LossCall]) -> tuple[LossCall, Wrong] | None:
-    """A difference of all outputs with all labels: the loss stays when labels change places. One forward more."""
+    """Find a loss that compares all outputs with all labels, so that labels may change places. One forward more."""
     call = next((each for each in calls if _is_of_loss(each)), None)
     turned: dict[Place, Tensor] = {}
     for each in facts.labels:
@@ -42,12 +42,12 @@ def crosswise(subject: Subject, facts: Facts, calls: Sequence[LossCall]) -> tupl
 
 
 def _is_of_loss(call: LossCall) -> bool:
-    """What is made of an output and of something that is none."""
+    """Return whether exactly one of the two tensors depends on the model's parameters."""
     return call.input.requires_grad != call.target.requires_grad
 
 
 def asked_of_padding(subject: Subject, facts: Facts) -> Wrong | None:
-    """The loss asks what follows a token that is padding by the mask: labels there are to be ignored."""
+    """Return what is wrong if the loss asks for padding: labels under a mask that should be ignored."""
     if facts.targets is None:
         return None
     for mask in (each for each in subject.of_model if is_mask(each)):
@@ -71,7 +71,7 @@ def asked_of_padding(subject: Subject, facts: Facts) -> Wrong | None:
 
 
 def asked_too_late(subject: Subject, facts: Facts) -> Wrong | None:
-    """Tokens that the loss asks for stand two places later in the input, or more."""
+    """Return what is wrong if the tokens that the loss asks for stand two or more places later in the input."""
     if facts.targets is None:
         return None
     for each in subject.of_model:

@@ -18,20 +18,20 @@ NEAR = 4  # places: a convolution over the edge of a sample reaches no farther
 
 
 class Parts(Protocol):
-    """Which parts must stay."""
+    """Which parts of an output must stay."""
 
     def moved(self, before: Tensor, now: Tensor) -> float | None:
-        """How far the part that moved most has moved, relative to the usual size of one; None: cannot tell."""
+        """Return how far the part that moved most has moved, relative to the usual size of one; None: cannot tell."""
         ...
 
     def moved_first(self, before: Tensor, now: Tensor) -> float | None:
-        """The same in the layout that comes first to mind: samples first, then places; None: another one it is."""
+        """Return the same for the usual layout only: samples, then places; None if the output has another one."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Samples.
+    """Parts are samples.
 
     Attributes:
         stays: of each sample, whether it must stay: [n], bool.
@@ -40,7 +40,7 @@ class Rows:
     stays: Tensor
 
     def moved(self, before: Tensor, now: Tensor) -> float | None:
-        """Over all layouts in which a dimension, or one part of one, is that of samples."""
+        """Return the smallest change over all layouts in which a dimension, or part of one, may be that of samples."""
         n, pair = len(self.stays), _squares(before, now)
         found: list[float] = []
         for dim, size in enumerate(before.shape):
@@ -58,7 +58,7 @@ class Rows:
         return min(found) if found else None
 
     def moved_first(self, before: Tensor, now: Tensor) -> float | None:
-        """Of tensors of three dimensions and more, with samples first."""
+        """Return the change of a tensor of three or more dimensions that has samples first; None for others."""
         if before.dim() < 3 or before.shape[0] != len(self.stays) or len(self.stays) in before.shape[1:]:
             return None
         return _worst(*_over(_squares(before, now), (0,)), self.stays)
@@ -75,7 +75,7 @@ class RowsAnywhere:
     stays: Tensor
 
     def moved(self, before: Tensor, now: Tensor) -> float | None:
-        """Of tensors with samples first."""
+        """Return the change of a tensor with samples first, whose samples may have changed places; None for others."""
         n = len(self.stays)
         if before.dim() == 0 or before.shape[0] != n:
             return None
@@ -83,7 +83,7 @@ class RowsAnywhere:
         return _worst(moved.sort().values, usual, torch.arange(n, device="cpu") < self.stays.sum())
 
     def moved_first(self, before: Tensor, now: Tensor) -> float | None:
-        """There is none."""
+        """Return None: no layout is assumed."""
         return None
 
 
@@ -98,7 +98,7 @@ class SameRows:
     n: int
 
     def moved(self, before: Tensor, now: Tensor) -> float | None:
-        """How far the sample that is farthest from all of those before is from the nearest of them."""
+        """Return how far the sample that is farthest from all samples before is from the nearest of them."""
         if before.dim() < 2 or before.shape[0] != self.n or self.n > _MOST_PAIRED:
             return None
         old, new = (each.detach().reshape(self.n, -1).to(torch.float64) for each in (before, now))
@@ -107,13 +107,13 @@ class SameRows:
         return float(nearest / usual) if usual > 0 else float(nearest > 0)
 
     def moved_first(self, before: Tensor, now: Tensor) -> float | None:
-        """There is none."""
+        """Return None: no layout is assumed."""
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Places of sequences.
+    """Parts are places of sequences.
 
     Attributes:
         stays: whether it must stay: [n samples, length], bool.
@@ -122,18 +122,18 @@ class Places:
     stays: Tensor
 
     def moved(self, before: Tensor, now: Tensor) -> float | None:
-        """Over all layouts with a dimension of samples and one of places, or one of both."""
+        """Return the smallest change over all layouts with samples and places in two dimensions, or both in one."""
         found = [_worst(*each) for each in self._layouts(before, now)]
         return min(found) if found else None
 
     def moved_first(self, before: Tensor, now: Tensor) -> float | None:
-        """Of tensors of three dimensions, samples and places first."""
+        """Return the change of a tensor [samples, places, features]; None for others."""
         if before.dim() != 3 or before.shape[:2] != self.stays.shape or len(set(before.shape)) < 3:
             return None
         return _worst(*_over(_squares(before, now), (0, 1)), self.stays)
 
     def is_near(self, before: Tensor, now: Tensor, tolerance: float) -> bool:
-        """Whether only places next to those that may move have moved, and others have not."""
+        """Return whether places next to those that may change have moved, and all places farther away have not."""
         n, length = self.stays.shape
         for moved, usual, stays in self._layouts(before, now):
             if stays.dim() != 2 or stays.shape[1] != length or len(stays) % n:
@@ -168,7 +168,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class PlacesOrRows(Places):
-    """Places of sequences; of what has none, whole samples.
+    """Parts are places of sequences; of outputs that have none, whole samples.
 
     Attributes:
         lengths: of other sequences, all whose places must stay.
@@ -177,7 +177,7 @@ class PlacesOrRows(Places):
     lengths: frozenset[int] = frozenset()
 
     def moved(self, before: Tensor, now: Tensor) -> float | None:
-        """By places where there are some, else only of what has one value or vector for each sample."""
+        """Return the change by places if there are any, else of outputs with one value or vector for each sample."""
         found = Places.moved(self, before, now)
         n = len(self.stays)
         is_of_others = before.dim() == 3 and before.shape[1] in self.lengths
@@ -188,20 +188,20 @@ class PlacesOrRows(Places):
 
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """All of it."""
+    """The part is the whole output."""
 
     def moved(self, before: Tensor, now: Tensor) -> float | None:
-        """Relative, in L2."""
+        """Return the relative change in L2."""
         return _worst(*_over(_squares(before, now), ()), torch.ones((), dtype=torch.bool, device="cpu"))
 
     def moved_first(self, before: Tensor, now: Tensor) -> float | None:
-        """There is one layout only."""
+        """Return None: there is only one layout."""
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class WholeOf:
-    """All of what has samples first, and in no other dimension.
+    """The whole of an output that has samples first, and in no other dimension.
 
     Attributes:
         n: samples.
@@ -210,22 +210,22 @@ class WholeOf:
     n: int
 
     def moved(self, before: Tensor, now: Tensor) -> float | None:
-        """The sample that moved most."""
+        """Return the change of the sample that moved most; None if the samples are not the first dimension alone."""
         if before.dim() < 2 or before.shape[0] != self.n or self.n in before.shape[1:]:
             return None
         return _worst(*_over(_squares(before, now), (0,)), torch.ones(self.n, dtype=torch.bool, device="cpu"))
 
     def moved_first(self, before: Tensor, now: Tensor) -> float | None:
-        """There is one layout only."""
+        """Return None: there is only one layout."""
         return None
 
 
 @dataclass(frozen=True, slots=True)
 class EachRow:
-    """The sample that moved least: a change that all of them show, and not a router that was undecided about one."""
+    """Judge by the sample that moved least: a change that all of them show, and not a router undecided about one."""
 
     def moved(self, before: Tensor, now: Tensor) -> float | None:
-        """Of what has samples first."""
+        """Return the change of the sample that moved least; None for tensors of fewer than two dimensions."""
         if before.dim() < 2:
             return None
         moved, usual = _over(_squares(before, now), (0,))
@@ -233,12 +233,12 @@ class EachRow:
         return float((moved.min() / scale).sqrt()) if scale > 0 else 0.0
 
     def moved_first(self, before: Tensor, now: Tensor) -> float | None:
-        """There is one layout only."""
+        """Return None: there is only one layout."""
         return None
 
 
 def _widened(mask: Tensor) -> Tensor:
-    """With NEAR places more on both sides."""
+    """Return the mask with NEAR more places set on both sides."""
     wide = torch.nn.functional.max_pool1d(mask.float().unsqueeze(1), 2 * NEAR + 1, stride=1, padding=NEAR)
     return wide.squeeze(1) > 0
 
@@ -248,7 +248,7 @@ Squares = tuple[Tensor, Tensor]
 
 
 def _squares(before: Tensor, now: Tensor) -> Squares:
-    """Of each value, in float64."""
+    """Return the squares of the change, and of the larger of both values, in float64."""
     before, now = before.detach(), now.detach()
     old, new = before.to(torch.float64), now.to(torch.float64)
     change = new - old
@@ -262,7 +262,7 @@ def _squares(before: Tensor, now: Tensor) -> Squares:
 
 
 def _over(pair: Squares, dims: tuple[int, ...]) -> Squares:
-    """Sums for each index of these dimensions: on the host."""
+    """Sum the squares for each index of these dimensions; the sums are on the host."""
     moved, usual = pair
     others = tuple(d for d in range(moved.dim()) if d not in dims)
     if others:
@@ -273,7 +273,7 @@ def _over(pair: Squares, dims: tuple[int, ...]) -> Squares:
 
 
 def _worst(moved: Tensor, usual: Tensor, stays: Tensor) -> float:
-    """The largest change of a part that must stay, over the root of the mean square of all parts."""
+    """Return the largest change of a part that must stay, relative to the root mean square of all parts."""
     if not bool(stays.any()):
         return 0.0
     scale = usual.mean()

@@ -18,7 +18,7 @@ from hypocenter.replay.batch_rows import Rows
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One change.
+    """One change of the inputs, and what must not notice it.
 
     Attributes:
         changed: other tensors for some inputs.
@@ -66,7 +66,7 @@ class Trial:
     singly: tuple[Trial, ...] = ()
 
     def aligned(self, old: Tensor, new: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Both in the same order and shape; None: they cannot be compared."""
+        """Return both in the same order and shape; None if they cannot be compared."""
         if self.aligns is not None:
             return self.aligns(old, new)
         return (old, new) if old.shape == new.shape else None
@@ -74,7 +74,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """Something that is so, and worth to be known.
+    """A fact that is worth knowing, but breaks no relation.
 
     Attributes:
         text: in words.
@@ -91,7 +91,7 @@ Asked = Callable[[Subject, Facts], Iterator[Trial | Note]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Relation:
-    """One file of the catalogue.
+    """A relation of the catalogue: one file.
 
     Attributes:
         order: the cheap and the telling first.
@@ -114,7 +114,7 @@ RELATIONS: Catalogue[Relation] = Catalogue("hypocenter.relations.catalogue", "hy
 
 
 def asked_in_runs() -> list[Relation]:
-    """Those that nobody has to name, in their order."""
+    """Return the relations that are asked without being named, in their order."""
     return [each for each in RELATIONS.in_order() if not each.is_on_request]
 
 
@@ -122,7 +122,7 @@ def relation(
     name: str, code: str = "", *, order: int = 100, exceptions: tuple[str, ...] = (), needs: tuple[str, ...] = (),
     is_on_request: bool = False,
 ) -> Callable[[Asked], Asked]:  # fmt: skip
-    """Register a relation.
+    """Return a decorator that registers a relation.
 
     Args:
         name: by which a user knows it.
@@ -145,7 +145,7 @@ def relation(
 
 
 def moved(trial: Trial, facts: Facts, now: Ran, before: Ran | None = None) -> float | None:
-    """How far what must stay has moved; None: no output can be judged.
+    """Return how far what must stay has moved; None if no output can be judged.
 
     Args:
         before: what to compare with. None: what the trial says.

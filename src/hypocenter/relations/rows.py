@@ -16,7 +16,7 @@ _LEAST = 4  # samples: what is left is a batch, and not one sample
 
 
 def whole_batch(subject: Subject, facts: Facts) -> int:
-    """How many samples there are.
+    """Return the number of samples.
 
     Raises:
         CannotTell: other samples may not come to the same, or it is not known which dimension is theirs.
@@ -38,7 +38,7 @@ def whole_batch(subject: Subject, facts: Facts) -> int:
 
 
 def evaluation_of_rows(subject: Subject, facts: Facts) -> Ran:
-    """What to compare with: all samples, in evaluation mode.
+    """Return the forward of all samples in evaluation mode, to compare others with it.
 
     Raises:
         CannotTell: it draws random numbers: others for a batch of another size.
@@ -50,7 +50,7 @@ def evaluation_of_rows(subject: Subject, facts: Facts) -> Ran:
 
 
 def chosen(rows: Rows) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor] | None]:
-    """Makes an output for all samples, and one for these, comparable."""
+    """Return a function that makes an output for all samples comparable with one for the chosen rows."""
     n, n_new = rows.n, len(rows.kept)
 
     def aligned(old: Tensor, new: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -64,5 +64,5 @@ def chosen(rows: Rows) -> Callable[[Tensor, Tensor], tuple[Tensor, Tensor] | Non
 
 
 def rows_of(n: int, kept: Tensor) -> Rows:
-    """These of n samples, also where loss code has laid them flat."""
+    """Describe a choice of `kept` rows out of `n`, also where code of the loss has flattened them."""
     return Rows(n=n, kept=kept, is_flat=True)

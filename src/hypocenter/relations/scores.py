@@ -11,7 +11,7 @@ TOLERANCE, ROUNDINGS = 1e-3, 8  # of sums of probabilities; or so many roundings
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wrong:
-    """What a loss is not made for.
+    """What a loss is given that it is not made for.
 
     Attributes:
         title: in a few words.
@@ -25,7 +25,7 @@ class Wrong:
 
 
 def classes(scores: Any) -> int:
-    """The dimension of classes."""
+    """Return the dimension of the classes: 1, or 0 where there is only one dimension."""
     return 1 if scores.ndim > 1 else 0
 
 
@@ -42,7 +42,7 @@ def are_probabilities(values: Any, dim: int, limit: float) -> bool:
 
 
 def given_to_cross_entropy(scores: Any, limit: float) -> Wrong | None:
-    """Probabilities in place of scores; `scores` and `limit` as of `are_probabilities`."""
+    """Return what is wrong if probabilities are given in place of scores; arguments as for `are_probabilities`."""
     dim = classes(scores)
     if not are_probabilities(scores, dim, limit):
         return None
@@ -56,7 +56,8 @@ def given_to_cross_entropy(scores: Any, limit: float) -> Wrong | None:
 
 
 def given_to_nll_loss(scores: Any, limit: float) -> Wrong | None:
-    """Probabilities in place of their logarithms; `scores` and `limit` as of `are_probabilities`."""
+    """Return what is wrong if probabilities are given in place of their logarithms; arguments as of
+    `given_to_cross_entropy`."""
     if not are_probabilities(scores, classes(scores), limit):
         return None
     return Wrong(
@@ -68,7 +69,7 @@ def given_to_nll_loss(scores: Any, limit: float) -> Wrong | None:
 
 
 def positive(title: str, scores: Any, limit: float) -> Wrong | None:
-    """Logarithms of probabilities lie below 0."""
+    """Return what is wrong if values lie above 0, where no logarithm of a probability does; None if none does."""
     n = int((scores > limit).sum())
     if not n:
         return None

@@ -40,7 +40,7 @@ Key = tuple[str, int]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """A tensor from outside.
+    """A tensor that is given to the micro-batch from outside.
 
     Attributes:
         place: where it is given.
@@ -70,7 +70,7 @@ class Way:
 
 @dataclass(slots=True, kw_only=True)
 class Ran:
-    """What one forward came to.
+    """What came out of one forward.
 
     Attributes:
         outputs: what the outermost modules gave, and what inner ones gave last.
@@ -95,7 +95,7 @@ AS_IT_WAS = Way()
 
 
 class Subject:
-    """One micro-batch.
+    """One micro-batch whose forward can be repeated with changes.
 
     Args:
         replayer: that can do it again.
@@ -133,7 +133,7 @@ class Subject:
             self._events[position] = self._own(position, event)
 
     def _own(self, position: int, event: Event) -> Event:
-        """The call with a tensor of its own for each argument, so that each can be changed by itself."""
+        """Return the call with a separate tensor for each argument, so that each can be changed by itself."""
 
         def own(tensor: Tensor) -> Tensor:
             is_input = PLACEHOLDERS.number(tensor) is None and tensor is not event.was
@@ -168,7 +168,7 @@ class Subject:
         return replace(event, args=args, kwargs=kwargs)
 
     def _computes_loss(self, event: Event) -> bool:
-        """Whether it is a criterion: a module without parameters that is given outputs and makes a loss of them."""
+        """Return whether it is a criterion: a module without parameters that makes a loss of outputs it is given."""
         module = event.module
         if module is None or next(module.parameters(), None) is not None:
             return False
@@ -178,20 +178,20 @@ class Subject:
 
     @property
     def modules(self) -> list[nn.Module]:
-        """That are called from outside of any."""
+        """The modules that are called from outside of any module."""
         return [event.module for event in self._events.values() if event.module is not None]
 
     def module_at(self, position: int) -> nn.Module | None:
-        """That is called there; None: it is no module."""
+        """Return the module that is called at this position; None if it is no module."""
         return self._events[position].module
 
     @property
     def of_model(self) -> list[Given]:
-        """What modules are called with."""
+        """The inputs that modules are called with."""
         return [each for each in self.given if each.is_of_model]
 
     def carries(self, n: int) -> bool:
-        """Whether modules are given tensors that have this size in a later dimension, or at all in code before them.
+        """Return whether modules get tensors with this size in a later dimension, or code before them in any.
 
         So is the state of a recurrent network that goes on from batch to batch.
         """
@@ -206,17 +206,17 @@ class Subject:
         return False
 
     def has_of_size(self, n: int) -> bool:
-        """Whether a module is called with this number, or with a list that is so long."""
+        """Return whether a module is called with this number, or with a list of this length."""
         given = (a for e in self._events.values() if e.module is not None for a in (*e.args, *e.kwargs.values()))
         return any(a == n if type(a) is int else isinstance(a, (list, tuple, dict)) and len(a) == n for a in given)
 
     @property
     def has_own_generators(self) -> bool:
-        """Whether the program draws from generators that it has made itself."""
+        """Whether the program draws from random generators that it has made itself."""
         return any(event.rng is not None and event.rng.own for event in self._events.values())
 
     def tolerance(self, ran: Ran) -> float:
-        """How far what must stay may move: by the lowest format of autocast, parameters, outputs and casts to 8 bits.
+        """Return how far what must stay may move: by the lowest format of autocast, parameters, outputs and casts.
 
         What is cast to float8 by a scale of the whole tensor depends on all its samples, by a rounding.
         """
@@ -233,7 +233,7 @@ class Subject:
         rows: Rows | None = None, is_embedded: bool = False, then: Callable[[Ran], None] = lambda _: None,
         beside: contextlib.AbstractContextManager[Any] | None = None,
     ) -> Ran:  # fmt: skip
-        """Forward and loss; without a graph.
+        """Run forward and loss again, and return what came out, without a graph.
 
         Args:
             changed: other tensors for these inputs.
@@ -289,7 +289,7 @@ class Subject:
         return ran
 
     def _buffers(self) -> dict[str, Tensor]:
-        """Copies of all that are not large, by name."""
+        """Return copies of all buffers that are not large, by name."""
         found: dict[str, Tensor] = {}
         for module in {each for root in self.modules for each in root.modules()}:
             name = self.name(module)
@@ -299,7 +299,7 @@ class Subject:
         return found
 
     def _thinned(self, key: Key, value: Tensor) -> Tensor:
-        """Every n-th value of a large one, along a dimension that is of no input: of a vocabulary, for one."""
+        """Return every n-th value of a large output, along a dimension whose size no input has (a vocabulary)."""
         if key not in self._thinning:
             sizes = {size for each in self.given for size in each.tensor.shape}
             dims = [dim for dim, size in enumerate(value.shape) if size not in sizes] or [*range(value.dim())]
@@ -313,7 +313,7 @@ _PICKS = frozenset({"index_select", "index_add", "index_add_", "index_copy", "sc
 
 
 def _picks_rows(event: Event, key: int | str, path: str) -> bool:
-    """Whether this argument of an operation tells which rows of something computed are taken, or written to."""
+    """Return whether this argument of an operation tells which rows of a computed tensor are read or written."""
     if event.module is not None or not event.args or isinstance(event.args[0], nn.Parameter):
         return False
     name = getattr(event.function, "__name__", "")
@@ -323,7 +323,7 @@ def _picks_rows(event: Event, key: int | str, path: str) -> bool:
 
 
 class _Around(contextlib.ExitStack):
-    """What a forward runs in."""
+    """The contexts that a forward runs in: seed, evaluation mode, listeners."""
 
     def __init__(
         self, seed: int | None, beside: contextlib.AbstractContextManager[Any], held: Held,
@@ -353,7 +353,7 @@ _TRAINING = 5  # place of `training` among the arguments of `batch_norm`
 
 
 class Held(TorchFunctionMode):
-    """Drops no value, embeds other tokens where it is told to, and normalises with the averages of a BatchNorm.
+    """Turn dropout off, embed other tokens where told to, and normalise with the averages of a BatchNorm.
 
     Args:
         embedded: (tokens, those to look up in their place).
@@ -410,7 +410,7 @@ def _given(args: Any, kwargs: dict[str, Any], at: int, name: str) -> Any:
 
 
 def _with(args: Any, kwargs: dict[str, Any], at: int, name: str, value: Any) -> Any:
-    """The arguments with another value for one of them."""
+    """Return the arguments with another value for one of them."""
     if len(args) > at:
         return (*args[:at], value, *args[at + 1 :])
     kwargs[name] = value
@@ -418,7 +418,7 @@ def _with(args: Any, kwargs: dict[str, Any], at: int, name: str, value: Any) -> 
 
 
 def has_drawn(before: RngState) -> bool:
-    """Whether one of these generators has been drawn from since."""
+    """Return whether one of these random generators has been drawn from since."""
     now = capture_rng()
     pairs = [(before.cpu, now.cpu), (before.device, now.device), *zip(before.devices, now.devices, strict=False)]
     is_torch = any(a is not None and b is not None and not torch.equal(a, b) for a, b in pairs)

@@ -12,7 +12,7 @@ from hypocenter.relations.subject import Given
 
 
 def targets_of(given: Given, facts: Facts) -> Tensor | None:
-    """What is asked for, laid out as this input is."""
+    """Return the targets in the layout of this input; None if they do not fit it."""
     tensor, targets = given.tensor, facts.targets
     is_text = tensor.dim() == 2 and tensor.dtype in (torch.int64, torch.int32)
     if targets is None or not is_text or tensor.shape[0] != facts.n_rows or targets.numel() != tensor.numel():
@@ -21,7 +21,7 @@ def targets_of(given: Given, facts: Facts) -> Tensor | None:
 
 
 def later_replaced(given: Given, targets: Tensor, facts: Facts) -> Trial | None:
-    """From another place on in each sample; None: nothing can be replaced."""
+    """Return a trial that replaces tokens from some place on in each sample; None if nothing can be replaced."""
     ids, n, length = given.tensor, facts.n_rows, given.tensor.shape[1]
     asked = (targets >= 0).cpu()
     stays, new = torch.zeros(n, length, dtype=torch.bool, device="cpu"), ids.clone()
@@ -50,7 +50,7 @@ def later_replaced(given: Given, targets: Tensor, facts: Facts) -> Trial | None:
 
 
 def successors(values: Tensor, pool: Tensor) -> Tensor:
-    """For each value the next larger one that there is in a pool, for the largest the smallest.
+    """Return for each value the next larger one in the pool; for the largest, the smallest.
 
     Not the same ones in another order: a mean over them would not notice.
     """

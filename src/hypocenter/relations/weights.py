@@ -15,7 +15,7 @@ _MOST = 64  # softmaxes that are followed
 
 @dataclass(frozen=True, slots=True)
 class Mixed:
-    """Weights of places with places that sum to 1 over one dimension and are summed over the other.
+    """Attention weights that sum to 1 over one dimension while the product sums over the other.
 
     Attributes:
         dim: over which they sum to 1.
@@ -27,13 +27,13 @@ class Mixed:
 
 
 class Weights:
-    """Follows the results of softmaxes to the products that they are in, through casts, dropout and views."""
+    """Follow the results of softmaxes to the products they are used in, through casts, dropout and views."""
 
     def __init__(self) -> None:
         self._known: dict[int, tuple[Tensor, int]] = {}  # by address: weights, which are held, and dimension
 
     def hear(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Any) -> Mixed | None:
-        """One call has been made; what is wrong with it."""
+        """Note one call; return what is wrong with it, or None."""
         if name in _PRODUCTS:
             pair = args[::-1] if name == "__rmatmul__" else args
             found = (self._mixed(each, -1 - at) for at, each in enumerate(pair[:2]) if isinstance(each, Tensor))
@@ -58,7 +58,7 @@ class Weights:
         return self._known.get(_address(tensor))
 
     def _mixed(self, operand: Tensor, summed: int) -> Mixed | None:
-        """What is wrong with the weights that this operand of a product views.
+        """Return what is wrong with the weights that this operand of a product views; None if nothing is.
 
         Args:
             summed: its dimension that the product sums over.

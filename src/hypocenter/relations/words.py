@@ -6,7 +6,7 @@ from hypocenter.relations.check import Broken
 
 
 def sentence(broken: Broken) -> str:
-    """What was changed, who noticed, where first, and by how much."""
+    """Describe a broken relation in a sentence: what was changed, who noticed, where first, and by how much."""
     name = broken.module or "the model itself"
     where = f" in {name} ({broken.kind})" if broken.kind else " in code outside of modules"
     if broken.source is not None:

@@ -53,7 +53,7 @@ def _require_torch() -> None:
 
 
 def require_harmless(name: str, path: Path) -> None:
-    """Refuse what is no computation: `aten.save` writes a file, and `aten.from_file` maps any into memory."""
+    """Refuse an op that is no computation: `aten.save` writes a file, and `aten.from_file` maps any into memory."""
     import torch
 
     namespace, op, overload = name.split(".")

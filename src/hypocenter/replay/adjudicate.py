@@ -28,7 +28,7 @@ FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def map_tensors(value: Any, fn: Callable[[torch.Tensor], Any]) -> Any:
-    """Apply to every tensor among an op's arguments (they nest in lists only)."""
+    """Apply a function to every tensor among an op's arguments (they nest in lists and dictionaries only)."""
     if isinstance(value, torch.Tensor):
         return fn(value)
     if isinstance(value, (list, tuple)):
@@ -39,7 +39,7 @@ def map_tensors(value: Any, fn: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def execute(func: Any, args: Any, kwargs: Any, position: int) -> torch.Tensor | None:
-    """Run an op, one that may write on copies of its arguments; one of the tensors that it gives, if a floating one."""
+    """Run an op, on copies if it may write to its arguments; return output `position`, None if that is no float."""
     schema = getattr(func, "_schema", None)
     if schema is None or schema.is_mutable:
         args, kwargs = map_tensors(args, torch.clone), map_tensors(kwargs, torch.clone)
@@ -51,7 +51,7 @@ def execute(func: Any, args: Any, kwargs: Any, position: int) -> torch.Tensor | 
 
 
 def in_float64(value: Any, device: torch.device | None = None) -> Any:
-    """Floating tensors and requested floating dtypes widened to float64 (complex to complex128).
+    """Widen floating tensors and requested floating dtypes to float64 (complex to complex128).
 
     Args:
         device: where tensors are brought, and what the op is told; None: they stay.
@@ -75,7 +75,7 @@ def in_float64(value: Any, device: torch.device | None = None) -> Any:
 
 
 def _where(node: Node) -> torch.device:
-    """Where an op is done in float64: where it ran, or on the CPU if float64 is not known there."""
+    """Return the device on which an op is done in float64: where it ran, or the CPU if float64 is not known there."""
     found: list[torch.Tensor] = []
     map_tensors((*node.args, *node.kwargs.values()), found.append)
     devices = [t.device for t in (*node.outputs, *found)]
@@ -84,7 +84,7 @@ def _where(node: Node) -> torch.device:
 
 
 def bad_output(node: Node) -> torch.Tensor | None:
-    """The first output that is not finite."""
+    """Return the first output that is not finite; None if all are."""
     at = _bad_at(node)
     return None if at is None else node.outputs[at]
 
@@ -97,18 +97,18 @@ def _bad_at(node: Node) -> int | None:
 
 
 def _why_not(node: Node) -> str:
-    """Why an op is not executed again, or ''."""
+    """Return why an op is not executed again; "" if it can be."""
     return node.why_not_again or ("its inputs were not kept" if node.func is None or node.args is None else "")
 
 
 def bad_mask(tensor: torch.Tensor, node: Node) -> torch.Tensor:
-    """Where the output is not finite, leaving out constants of the program (a mask's -inf) when NaN is the news."""
+    """Return where the output is not finite, leaving out constants of the program (a mask's -inf) when there is NaN."""
     nan = torch.isnan(tensor)
     return nan if bool(nan.any()) else ~torch.isfinite(tensor)
 
 
 def rerun_float64(node: Node, deadline: Deadline) -> Rerun:
-    """The op in float64: finite means that the format was too small, not that the mathematics is singular."""
+    """Do the op again in float64: if that is finite the format was too small, and the mathematics is not singular."""
     if why := _why_not(node):
         return Rerun(why_not=why)
     device = _where(node)
@@ -121,7 +121,7 @@ def rerun_float64(node: Node, deadline: Deadline) -> Rerun:
 
 
 def rerun_same(node: Node, deadline: Deadline) -> Rerun:
-    """The op again on the same device: other bits mean hardware or a race.
+    """Do the op again on the same device: other bits mean hardware or a race.
 
     Where the bits are not those of the run it is executed several times more: a kernel may be of two minds.
     """
@@ -136,7 +136,7 @@ def rerun_same(node: Node, deadline: Deadline) -> Rerun:
 
 
 def rerun_on_cpu(node: Node, deadline: Deadline) -> Rerun:
-    """The op again on the CPU: other values mean the device's kernel."""
+    """Do the op again on the CPU: other values mean the device's kernel."""
     if why := _why_not_same(node):
         return Rerun(why_not=why)
 
@@ -188,7 +188,7 @@ def _rerun(
 def _again_and_again(
     again: Callable[[], torch.Tensor | str | None], original: torch.Tensor, node: Node, refused: str
 ) -> Rerun:
-    """Where it ran: if that gives other bits than the run, several times more."""
+    """Do the op again where it ran; if that gives other bits than the run, several times more."""
     first = again()
     found = _told(first, original, node, refused)
     if not found.ran or found.equal_bits or not isinstance(first, torch.Tensor):
@@ -207,7 +207,7 @@ def _place(dtype: torch.dtype | None, device: torch.device) -> str:
 
 
 def _tried(whole: Callable[[int], torch.Tensor | None], position: int) -> torch.Tensor | str | None:
-    """The result, or why there is none."""
+    """Return the result, or a text that says why there is none."""
     try:
         return whole(position)
     except (RuntimeError, NotImplementedError, TypeError, AttributeError) as error:
@@ -230,7 +230,7 @@ def _some_rows(
     device: torch.device,
     allowed: Allowance,
 ) -> Rerun | None:
-    """The rows that hold bad elements, then others, as many as are allowed; None where there is no such way."""
+    """Do rows that hold bad elements again, then others, as many as are allowed; None where there is no such way."""
     rows = by_rows(node.func, node.args, node.kwargs, node.outputs, position)
     if rows is None or allowed.refuses(rows.of_one):
         return None
@@ -266,12 +266,12 @@ def _equal_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def limit_of(dtype: torch.dtype) -> float | None:
-    """The largest value of a floating format; None for others."""
+    """Return the largest value of a floating format; None for others."""
     return float(torch.finfo(dtype).max) if dtype.is_floating_point else None
 
 
 def chips(tensor: torch.Tensor) -> tuple[str, ...]:
-    """How many of each kind of non-finite value: "+inf ×12"."""
+    """Count each kind of non-finite value, in words such as "+inf ×12"."""
     counts = (
         ("NaN", int(torch.isnan(tensor).sum())),
         ("+inf", int(torch.isposinf(tensor).sum()) if not tensor.is_complex() else 0),
@@ -281,7 +281,7 @@ def chips(tensor: torch.Tensor) -> tuple[str, ...]:
 
 
 def tensor_facts(tensor: torch.Tensor, name: str, origin: str = "", literal: bool = False) -> TensorFacts:
-    """A tensor as plain facts."""
+    """Describe a tensor as plain facts."""
     return TensorFacts(
         name=name,
         dtype=str(tensor.dtype).removeprefix("torch."),
@@ -293,7 +293,7 @@ def tensor_facts(tensor: torch.Tensor, name: str, origin: str = "", literal: boo
 
 
 def op_facts(tracer: OpTracer, node: Node, *, detailed: bool = True) -> OpFacts:
-    """An op as plain facts; detailed ones need captured arguments."""
+    """Describe an op as plain facts; detailed ones need captured arguments."""
     inputs: list[TensorFacts] = []
     scalars: dict[str, Any] = {}
     if detailed and node.args is not None:
@@ -339,7 +339,7 @@ def op_facts(tracer: OpTracer, node: Node, *, detailed: bool = True) -> OpFacts:
 
 
 def describe_producer(tracer: OpTracer, producer: int) -> str:
-    """Who made a tensor, in words."""
+    """Say in words what made a tensor."""
     if producer < 0:
         leaf: Leaf = tracer.leaves[-1 - producer]
         return f"{leaf.kind} {leaf.name}".strip()

@@ -29,7 +29,7 @@ _FSDP2 = "FSDPModule"  # each call gathers parameters
 
 
 def callee(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The user's module inside a data-parallel wrapper, whose own forward starts collectives; else the function."""
+    """Return the module inside a data-parallel wrapper, whose own forward starts collectives; else the function."""
     if not isinstance(function, torch.nn.Module) or not _is_a(function, _DATA_PARALLEL):
         return function
     inner: Callable[..., Any] = function.module  # type: ignore[assignment]
@@ -38,7 +38,7 @@ def callee(function: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextlib.contextmanager
 def without_wrappers_hooks(functions: Iterable[Callable[..., Any]]) -> Generator[None, None, None]:
-    """Data-parallel wrappers do not wait for parameters, and gather none, when their modules are called.
+    """Keep data-parallel wrappers from waiting for parameters, or gathering them, when their modules are called.
 
     Megatron-Core's would, between a backward and the update: the parameters are there, and the next step's forward
     would not gather the new ones.
@@ -56,7 +56,7 @@ def _is_of(hook: Any, package: str) -> bool:
 
 
 def why_not(function: Callable[..., Any]) -> str:
-    """Why this cannot be called on one rank alone, or ''."""
+    """Return why this cannot be called on one rank alone; "" if it can."""
     if not isinstance(function, torch.nn.Module) or not is_one_of_many():
         return ""
     if is_gathered(function) or fsdp1.is_sharded(function):
@@ -69,14 +69,14 @@ def why_not(function: Callable[..., Any]) -> str:
 
 
 def why_not_together(function: Callable[..., Any]) -> str:
-    """Why this cannot be called again even on all ranks together, or ''."""
+    """Return why this cannot be called again even on all ranks together; "" if it can."""
     if not isinstance(function, torch.nn.Module) or not is_one_of_many():
         return ""
     return sharding.why_not(function)
 
 
 def is_gathered(function: Callable[..., Any]) -> bool:
-    """Whether FSDP2 gathers its parameters for each call, and reduces their gradients in backward."""
+    """Return whether FSDP2 gathers its parameters for each call, and reduces their gradients in backward."""
     return isinstance(function, torch.nn.Module) and _holds(function, _FSDP2)
 
 
@@ -90,7 +90,7 @@ def _spans_ranks(parameter: torch.Tensor) -> bool:
 
 
 class NoCollectives(Mode):
-    """Refuses every collective of a group of more than one rank. To be entered around a replay.
+    """Refuse every collective of a group of more than one rank. To be entered around a replay.
 
     Raises:
         ReplayImpossible: in place of the collective.
@@ -108,7 +108,7 @@ class NoCollectives(Mode):
 
 
 def _is_alone(func: Any, args: Any) -> bool:
-    """Whether the group of this collective has one rank only."""
+    """Return whether the group of this collective has one rank only."""
     for arg in args:
         try:
             if isinstance(arg, torch.ScriptObject):
@@ -128,7 +128,7 @@ def _is_a(module: torch.nn.Module, known: frozenset[tuple[str, str]]) -> bool:
 
 
 def _with_engines_casts(engine: Any, inner: Callable[..., Any]) -> Callable[..., Any]:
-    """What DeepSpeed's forward does to inputs and autocast, without its bookkeeping of collectives."""
+    """Return a forward that casts inputs and sets autocast as DeepSpeed's does, without its collectives."""
     from deepspeed.runtime.torch_autocast import autocast_if_enabled  # it is the engine's: imported long since
 
     def forward(*args: Any, **kwargs: Any) -> Any:

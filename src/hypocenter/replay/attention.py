@@ -46,19 +46,19 @@ class Attention:
 
     @staticmethod
     def knows(name: str) -> bool:
-        """Whether that is the name of a fused attention."""
+        """Return whether this is the name of a fused attention."""
         return name in _OPS
 
     @classmethod
     def of(cls, func: Any, args: Any, kwargs: Any) -> Attention | None:
-        """Read a call; None: of another operator, or with arguments that are not known."""
+        """Read a call; return None for another operator, or for arguments that are not known."""
         if not cls.knows(func.__name__.partition(".")[0]):
             return None
         return cls.reading(dict(zip((a.name for a in func._schema.arguments), args, strict=False)) | kwargs)
 
     @classmethod
     def reading(cls, given: Mapping[str, Any]) -> Attention | None:
-        """From arguments by their names; None: they are not known."""
+        """Read the arguments by their names; return None if they are not known."""
         q, k, v = cast("tuple[Any, ...]", tuple(given.get(name) for name in ("query", "key", "value")))
         if not all(isinstance(t, torch.Tensor) and t.dim() == 4 for t in (q, k, v)) or q.shape[1] % k.shape[1]:
             return None
@@ -72,27 +72,27 @@ class Attention:
 
     @property
     def n_rows(self) -> int:
-        """Of all heads."""
+        """The number of rows of the result, over all heads."""
         return math.prod(self.q.shape[:3])
 
     @property
     def flops_of_row(self) -> float:
-        """Two products, and the exponentials."""
+        """The FLOPs of one row: two products, and the exponentials."""
         keys = self.k.shape[2]
         return 2.0 * keys * (self.q.shape[3] + self.v.shape[3]) + 16.0 * keys
 
     @property
     def flops(self) -> float:
-        """Of all rows."""
+        """The FLOPs of all rows."""
         return self.n_rows * self.flops_of_row
 
     @property
     def bytes(self) -> float:
-        """That are held while rows are done: keys and values of a head, and a few matrices of a block."""
+        """The bytes held while rows are done: keys and values of a head, and a few matrices of a block."""
         return 8.0 * (self.k.shape[2] * (self.q.shape[3] + self.v.shape[3])) + 4 * BLOCK_BYTES
 
     def rows(self, rows: torch.Tensor, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """Those rows of the result, rows × width."""
+        """Compute these rows of the result, as [rows, width]."""
         out = torch.empty(len(rows), self.v.shape[3], dtype=dtype, device=device)
         for at, block in self.blocks(rows, dtype, device):
             out[at] = block.scores.softmax(-1) @ block.v
@@ -101,7 +101,7 @@ class Attention:
     def blocks(
         self, rows: torch.Tensor, dtype: torch.dtype, device: torch.device
     ) -> Iterator[tuple[torch.Tensor, Head]]:
-        """The rows head by head, a bounded number at a time, with their places among those asked for."""
+        """Yield the rows head by head, a bounded number at a time, with their places among those asked for."""
         for number, at, here in by_head(rows, self.q.shape[2], self.k.shape[2]):
             yield at.to(device), self.head(*divmod(number, self.q.shape[1]), dtype, device, queries=here)
 
@@ -115,7 +115,7 @@ class Attention:
         queries: torch.Tensor | None = None,
         keys: torch.Tensor | None = None,
     ) -> Head:
-        """A head, of all its queries and keys or of those that are given."""
+        """Return a head with all its queries and keys, or those that are given."""
         shared = head // (self.q.shape[1] // self.k.shape[1])  # several heads of queries share one of keys
         q = taken(self.q[batch, head], queries, dtype, device)
         k, v = (taken(t[batch, shared], keys, dtype, device) for t in (self.k, self.v))
@@ -142,7 +142,7 @@ class Attention:
 
 
 def by_head(rows: torch.Tensor, of_head: int, across: int) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-    """Rows that are numbered through all heads, head by head, so few at a time that a matrix of theirs is a block.
+    """Yield rows, numbered through all heads, head by head, so few at a time that a matrix of theirs is a block.
 
     Args:
         of_head: rows that a head has.
@@ -159,6 +159,6 @@ def by_head(rows: torch.Tensor, of_head: int, across: int) -> Iterator[tuple[int
 
 
 def taken(tensor: torch.Tensor, rows: torch.Tensor | None, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """All rows of a matrix or some, in another format and place."""
+    """Return all rows of a matrix, or the given ones, in another format and place."""
     tensor = tensor.detach()
     return (tensor if rows is None else tensor[rows.to(tensor.device)]).to(device, dtype)

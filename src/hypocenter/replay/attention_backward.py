@@ -31,11 +31,11 @@ class Tile:
 
     @property
     def shares(self) -> torch.Tensor:
-        """Queries × keys; 0 where a key is hidden, whatever stands for the sum of a query that sees none."""
+        """The weights of attention, queries × keys; 0 where a key is hidden, also for a query that sees none."""
         return (self.head.scores - self.lse).exp().masked_fill(torch.isneginf(self.head.scores), 0.0)
 
     def gradient(self, result: int, scale: float) -> torch.Tensor:
-        """What the tile adds to the rows of a result."""
+        """Return what the tile adds to the rows of a result."""
         shares = self.shares
         if result == VALUES:
             return shares.mT @ self.grad
@@ -54,7 +54,7 @@ class AttentionBackward:
 
     @classmethod
     def of(cls, func: Any, args: Any, kwargs: Any) -> AttentionBackward | None:
-        """Read a call; None: of another operator, or with arguments that are not known."""
+        """Read a call; return None for another operator, or for arguments that are not known."""
         name = func.__name__.partition(".")[0]
         if not Attention.knows(name.removesuffix("_backward")) or not name.endswith("_backward"):
             return None
@@ -71,36 +71,36 @@ class AttentionBackward:
 
     @property
     def shared(self) -> int:
-        """Heads of queries that share one of keys."""
+        """How many heads of queries share one of keys."""
         return self.forward.q.shape[1] // self.forward.k.shape[1]
 
     def n_rows(self, result: int) -> int:
-        """Of all heads."""
+        """Return the number of rows of a result, over all heads."""
         return math.prod((self.forward.q if result == QUERIES else self.forward.k).shape[:3])
 
     def across(self, result: int) -> int:
-        """Terms that are added up in an element of a result."""
+        """Return how many terms are added up in an element of a result."""
         return self.forward.k.shape[2] if result == QUERIES else self.shared * self.forward.q.shape[2]
 
     def flops_of_row(self, result: int) -> float:
-        """Three products, or two for the values, and the exponentials."""
+        """Return the FLOPs of one row: three products, or two for the values, and the exponentials."""
         width = self.forward.q.shape[3]
         widths = width + self.forward.v.shape[3] + (0 if result == VALUES else width)
         return self.across(result) * (2.0 * widths + 16.0)
 
     @property
     def flops(self) -> float:
-        """Of all three gradients."""
+        """The FLOPs of all three gradients."""
         return sum(self.n_rows(result) * self.flops_of_row(result) for result in (QUERIES, KEYS, VALUES))
 
     @property
     def bytes(self) -> float:
-        """That are held while rows are done: all of a head, and a few matrices of a block."""
+        """The bytes held while rows are done: all of a head, and a few matrices of a block."""
         queries = 8.0 * self.forward.q.shape[2] * (self.forward.q.shape[3] + 2 * self.forward.v.shape[3])
         return self.forward.bytes + queries
 
     def rows(self, result: int, rows: torch.Tensor, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-        """Those rows of a result, rows × width."""
+        """Compute these rows of a result, as [rows, width]."""
         width = (self.forward.v if result == VALUES else self.forward.q).shape[3]
         out = torch.zeros(len(rows), width, dtype=dtype, device=device)
         for tile in self.tiles(result, rows, dtype, device):
@@ -108,7 +108,7 @@ class AttentionBackward:
         return out
 
     def tiles(self, result: int, rows: torch.Tensor, dtype: torch.dtype, device: torch.device) -> Iterator[Tile]:
-        """What the rows of a result are made of: for keys that heads share a tile of each head, to be added up."""
+        """Yield what rows of a result are made of: for keys that heads share, a tile of each head, to be added up."""
         _, heads, queries, _ = self.forward.q.shape
         if result == QUERIES:
             for number, at, here in by_head(rows, queries, self.forward.k.shape[2]):

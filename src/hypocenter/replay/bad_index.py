@@ -35,7 +35,7 @@ class BadIndex:
 
 
 def bad_index(call: FailedCall) -> BadIndex | None:
-    """The bad indices among the arguments of a call that raises; None when it raises for another reason."""
+    """Return the bad indices among the arguments of a call that raises; None when it raises for another reason."""
     holder = {**dict(enumerate(call.args)), **call.kwargs}
     if sum(t.numel() * t.element_size() for _, t in tensors(holder)) > MOST_BYTES:
         return None
@@ -68,7 +68,7 @@ def _judged(call: FailedCall, trial: _Trial, argument: str, tensor: torch.Tensor
 
 
 def _size(trial: _Trial, tensor: torch.Tensor, sizes: list[int]) -> int | None:
-    """The length of the table: the index below it goes through, the index itself does not."""
+    """Return the length of the table: the index below it goes through, the index itself does not; None if unknown."""
     for size in sizes:
         if trial.passes(tensor, torch.full_like(tensor, size - 1)) and not trial.passes(
             tensor, torch.full_like(tensor, size)
@@ -78,7 +78,7 @@ def _size(trial: _Trial, tensor: torch.Tensor, sizes: list[int]) -> int | None:
 
 
 def _from_outside(values: list[int], is_bad: Callable[[int], bool]) -> list[int]:
-    """The bad values of a falling list: above the end of a table all are bad, below it none is."""
+    """Return the bad values of a falling list: above the end of a table all are bad, below it none is."""
     if not values or not is_bad(values[0]):
         return []
     first, last = 0, len(values)  # values[first] is bad, values[last] is not
@@ -89,19 +89,19 @@ def _from_outside(values: list[int], is_bad: Callable[[int], bool]) -> list[int]
 
 
 def _each(values: list[int], is_bad: Callable[[int], bool]) -> list[int]:
-    """Below 0 there is no order: -1 may count from the end, -100 may mean that there is none."""
+    """Return the bad values below 0, each tried: -1 may count from the end, -100 may mean that there is none."""
     return [value for value in values[:MOST_BAD] if is_bad(value)]
 
 
 class _Trial:
-    """Makes a call again and again, on copies."""
+    """Make a call again and again, on copies of its arguments."""
 
     def __init__(self, call: FailedCall) -> None:
         self._call = call
         self._until = time.monotonic() + PATIENCE_S
 
     def passes(self, tensor: torch.Tensor, instead: torch.Tensor) -> bool:
-        """Whether the call goes through with another tensor in this one's place."""
+        """Return whether the call goes through with another tensor in this one's place."""
         if time.monotonic() > self._until:
             raise TimeoutError("finding the bad index took too long")
 
@@ -120,7 +120,7 @@ class _Trial:
 
 
 def same_place(index: torch.Tensor, batch: Any) -> tuple[str, torch.Tensor] | None:
-    """The tensor of a batch that an index is, or is a reshaped view of: (where in the batch, the tensor)."""
+    """Return the tensor of a batch that an index is a view of, as (where in the batch, tensor); else None."""
     for name, tensor in tensors(batch):
         is_same = tensor.data_ptr() == index.data_ptr() and tensor.numel() == index.numel()
         if is_same and tensor.dtype == index.dtype and tensor.numel() and tensor.is_contiguous():

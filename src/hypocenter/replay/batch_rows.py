@@ -27,7 +27,7 @@ class Rows:
     is_flat: bool = False
 
     def of(self, tensor: Tensor) -> Tensor:
-        """The tensor, or the rows of it that are kept."""
+        """Return the tensor, or the kept rows of it if its first dimension is the batch."""
         if not tensor.dim() or not self._times(tensor.shape[0]):
             return tensor
         times, kept = self._times(tensor.shape[0]), self.kept.to(tensor.device)
@@ -39,7 +39,7 @@ class Rows:
         return chosen.requires_grad_() if tensor.requires_grad else chosen
 
     def sizes(self, function: Callable[..., Any], args: Any) -> Any:
-        """Arguments of loss code, with sizes of what is left of the batch."""
+        """Return the arguments of loss code, with sizes of the batch changed to sizes of the kept rows."""
         is_shaped = self.is_flat and getattr(function, "__name__", "") in _SHAPED
         return tuple(map(self._sized, args)) if is_shaped else args
 
@@ -49,7 +49,7 @@ class Rows:
         return self._times(value) * len(self.kept) if type(value) is int and self._times(value) else value
 
     def _times(self, size: int) -> int:
-        """How many times the batch a size is; 0: it has nothing to do with it."""
+        """Return how many times the batch a size is; 0 if it has nothing to do with it."""
         if size == self.n:
             return 1
         return size // self.n if self.is_flat and size > 0 and size % self.n == 0 else 0

@@ -91,7 +91,7 @@ sys.exit(0 if bad else 1)
 def write_bundle(
     folder: Path, node: Node, evidence: Evidence, budget_bytes: int
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Write op, inputs and script. Returns (file names, notes on what was left out)."""
+    """Write op, inputs and script of a bundle. Return (file names, notes on what was left out)."""
     if node.func is None or node.args is None or node.why_not_again:
         return (), (f"{node.why_not_again or 'the inputs of the op were not kept (too many before it)'}: no bundle",)
     if node.func.namespace not in NAMESPACES:
@@ -142,7 +142,7 @@ def write_bundle(
 
 
 def script(title: str, where: str) -> str:
-    """The standalone script. A fixed text: nothing of it comes from a bundle but the two lines of its docstring."""
+    """Return the standalone script: a fixed text, into which only the two lines of its docstring are put."""
     return _SCRIPT.format(
         title=title, where=where, script=SCRIPT_FILE, op_file=OP_FILE, tensor_file=TENSOR_FILE, namespaces=NAMESPACES
     )

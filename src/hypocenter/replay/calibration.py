@@ -52,7 +52,7 @@ _NOT = frozenset({"max"})  # max_pool2d picks, and gives indices
 
 
 class Rounding(Mode):
-    """Perturbs while it is entered. Draws from a generator of its own; nothing of the program's is written to.
+    """Perturb values by rounding while it is entered. It has its own generator, and writes to no tensor of the program.
 
     Args:
         seed: another one gives another sample.
@@ -65,7 +65,7 @@ class Rounding(Mode):
         self._generators: dict[torch.device, torch.Generator] = {}
 
     def restart(self) -> None:
-        """From the beginning: the same numbers again."""
+        """Begin again with the same random numbers."""
         self._generators.clear()
         if self._on_restart is not None:
             self._on_restart()
@@ -97,7 +97,7 @@ class Rounding(Mode):
 
 
 def off_by_one_rounding(tensor: Tensor, generator: torch.Generator) -> Tensor:
-    """x + x·u·r, rounded to the tensor's format; whole numbers and what would overflow stay as they are."""
+    """Return x + x·u·r, rounded to the tensor's format; whole numbers and what would overflow stay as they are."""
     random = torch.rand(tensor.shape, generator=generator, dtype=tensor.dtype, device=tensor.device)
     moved = torch.addcmul(tensor, tensor, random.mul_(2.0).sub_(1.0), value=UNIT[tensor.dtype])
     stays = (tensor == tensor.round()) & (tensor.abs() <= _EXACT_UP_TO[tensor.dtype])
@@ -106,7 +106,7 @@ def off_by_one_rounding(tensor: Tensor, generator: torch.Generator) -> Tensor:
 
 @functools.lru_cache(maxsize=4096)
 def adds_up(func: Any) -> bool:
-    """Whether the order of additions inside an operation is up to who wrote the kernel, and its results are new."""
+    """Return whether an operation adds up in an order that its kernel chooses, and its results are new tensors."""
     schema = func._schema
     if any(each.alias_info is not None for each in schema.returns):
         return False
@@ -115,7 +115,7 @@ def adds_up(func: Any) -> bool:
 
 
 def _is_read_only(declared: Any, index: int) -> bool:
-    """Running statistics are written to although not every schema says so."""
+    """Return whether an argument is only read. Running statistics are written to although not every schema says so."""
     if index >= len(declared):
         return True
     alias, name = declared[index].alias_info, declared[index].name

@@ -55,7 +55,7 @@ class Case:
 
     @property
     def scales(self) -> tuple[float | None, ...]:
-        """Loss scales to search a cure at, falling, the wanted one first; (None,) without a scaler."""
+        """The loss scales to search a cure at, falling, the wanted one first; (None,) without a scaler."""
         if self.loss_scale is None:
             return (None,)
         wanted = max(self.loss_scale, self.train_scale or 0.0)  # collapsed: what it trained with; grown: what failed
@@ -87,6 +87,6 @@ class Outcome:
 
 
 def is_finite(tensor: torch.Tensor) -> bool:
-    """Whether every element is finite; of a DTensor, every element that is here."""
+    """Return whether every element is finite; of a DTensor, every element that is on this rank."""
     values = local(tensor)  # asking for all would be a collective
     return values is None or bool(torch.isfinite(values).all())

@@ -21,21 +21,21 @@ class Samples:
     is_of_magnitudes: bool = False
 
     def of_magnitudes(self) -> Samples:
-        """The same of magnitudes."""
+        """Return the same computation with the magnitudes of all values."""
         return replace(self, is_of_magnitudes=True)
 
     @property
     def n(self) -> int:
-        """Samples."""
+        """The number of samples."""
         return self.args[0].shape[0]
 
     @property
     def of_one(self) -> Effort:
-        """One sample."""
+        """The effort for one sample."""
         return Effort(flops=self.whole.flops / self.n, bytes=self.whole.bytes / self.n)
 
     def done(self, rows: torch.Tensor, dtype: torch.dtype | None, device: torch.device) -> torch.Tensor:
-        """Those samples, one after the other."""
+        """Compute these samples, one after the other."""
         rest = [_moved(t, dtype, device, self.is_of_magnitudes) for t in self.args[self.n_sliced :]]
         found = []
         for i in rows.tolist():
@@ -59,21 +59,21 @@ class WeightGradient:
     is_of_magnitudes: bool = False
 
     def of_magnitudes(self) -> WeightGradient:
-        """The same of magnitudes."""
+        """Return the same computation with the magnitudes of all values."""
         return replace(self, is_of_magnitudes=True)
 
     @property
     def n(self) -> int:
-        """Indices of the weight's first dimension."""
+        """The number of indices of the weight's first dimension."""
         return self.args[2].shape[0]
 
     @property
     def of_one(self) -> Effort:
-        """One index; what a sample unfolds to does not depend on how many there are."""
+        """The effort for one index; what a sample unfolds to does not depend on how many there are."""
         return Effort(flops=self.whole.flops / self.n, bytes=self.whole.bytes / self.args[0].shape[0])
 
     def done(self, rows: torch.Tensor, dtype: torch.dtype | None, device: torch.device) -> torch.Tensor:
-        """Those indices."""
+        """Compute the gradient at these indices."""
         _, _, weight, _, *rest, transposed, padding, groups, _ = self.args
         here, across = (1, 0) if transposed else (0, 1)  # which of (grad, x) has a channel for each index
         rows, of_group = rows.cpu(), self.n // groups
@@ -100,22 +100,22 @@ class BiasGradient:
     is_of_magnitudes: bool = False
 
     def of_magnitudes(self) -> BiasGradient:
-        """The same of magnitudes."""
+        """Return the same computation with the magnitudes of all values."""
         return replace(self, is_of_magnitudes=True)
 
     @property
     def n(self) -> int:
-        """Channels."""
+        """The number of channels."""
         return self.grad.shape[1]
 
     @property
     def of_one(self) -> Effort:
-        """One channel."""
+        """The effort for one channel."""
         n = self.grad.numel() / self.n
         return Effort(flops=n, bytes=8.0 * n)
 
     def done(self, rows: torch.Tensor, dtype: torch.dtype | None, device: torch.device) -> torch.Tensor:
-        """Those channels, one after the other."""
+        """Compute these channels, one after the other."""
         each = (_moved(self.grad[:, channel], dtype, device, self.is_of_magnitudes).sum() for channel in rows.tolist())
         return torch.stack(tuple(each))[:, None]
 
@@ -124,7 +124,7 @@ Part = Samples | WeightGradient | BiasGradient
 
 
 def part_of_gradient(func: Any, args: Any, whole: Effort, result: int) -> Part | None:
-    """How to do parts of a result of `convolution_backward` again; None where that is not known."""
+    """Return how to do parts of a result of `convolution_backward` again; None where that is not known."""
     grad, x, weight = args[:3]
     if not all(isinstance(t, torch.Tensor) and t.numel() for t in (grad, x, weight)) or x.dim() < 3:
         return None

@@ -30,12 +30,12 @@ class Deadline:
         self._longest_s: dict[str, float] = {}
 
     def renew(self) -> None:
-        """Another step begins."""
+        """Begin another step, with its own time."""
         self._until, self._longest_s = None, {}
 
     @property
     def left_s(self) -> float:
-        """Seconds, at least 0."""
+        """The seconds that are left, at least 0."""
         if self._until is None:
             timeout_s = group_timeout_s()
             self._total_s = self._alone_s if timeout_s is None else SHARE * timeout_s
@@ -48,7 +48,7 @@ class Deadline:
         return self.left_s <= 0.0
 
     def check(self) -> None:
-        """Go on.
+        """Do nothing while there is time left.
 
         Raises:
             OutOfTime: not any more.
@@ -58,7 +58,7 @@ class Deadline:
 
     @contextlib.contextmanager
     def one(self, kind: str) -> Generator[None, None, None]:
-        """Around one replay: it is not begun where the longest of its kind would not fit into what is left.
+        """Do one replay in this block, if the longest of its kind fits into the time that is left.
 
         Raises:
             OutOfTime: it was not begun.
@@ -78,7 +78,7 @@ class Deadline:
 
 
 def group_timeout_s() -> float | None:
-    """The shortest timeout of the process groups that the program has made; None: there is none, or it is not known."""
+    """Return the shortest timeout of the program's process groups in seconds; None: there is none, or it is unknown."""
     if not torch.distributed.is_available() or not torch.distributed.is_initialized():
         return None
     found: list[float] = []

@@ -20,7 +20,7 @@ _GRAPHED = "make_graphed_forward"  # torch's, and Transformer Engine's
 
 
 class Eagerly(contextlib.ExitStack):
-    """Inside this block nothing that was compiled or captured runs as such.
+    """Keep compiled or captured code from running as such inside this block.
 
     Args:
         modules: that are called in it.
@@ -58,7 +58,7 @@ class Eagerly(contextlib.ExitStack):
 
 
 def _beneath_graph(forward: Any) -> Callable[..., Any] | None:
-    """The `forward` that a graph was captured of; None: this is no such one."""
+    """Return the `forward` that a graph was captured of; None if this one is not captured."""
     if not inspect.isfunction(forward) or _GRAPHED not in forward.__qualname__:
         return None
     return inspect.getclosurevars(forward).nonlocals.get("orig_fwd")

@@ -24,7 +24,7 @@ _FACTORISATIONS = ("linalg", "cholesky", "svd", "inverse", "lu_", "qr", "eig", "
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Effort:
-    """Of one operator."""
+    """What one operator costs."""
 
     flops: float
     bytes: float  # that are held at the same time
@@ -43,16 +43,16 @@ class Allowance:
 
     @property
     def flops(self) -> float:
-        """As many as the device does in the time."""
+        """The FLOPs that the device does in the time."""
         return self.seconds * pace(self.device.type, self.dtype)
 
     @property
     def bytes(self) -> float:
-        """A share of the free memory."""
+        """The bytes that may be held: a share of the free memory."""
         return SHARE_OF_MEMORY * free_bytes(self.device)
 
     def refuses(self, effort: Effort) -> str:
-        """Why it may not be done, or ''."""
+        """Return why this much may not be done; "" if it may."""
         if effort.bytes > self.bytes:
             return f"{_large(effort.bytes)} bytes, more than a quarter of the free memory"
         if effort.flops > self.flops:
@@ -61,7 +61,7 @@ class Allowance:
 
 
 def effort(func: Any, args: Any, kwargs: Any, outputs: Any, width: int = 8) -> Effort:
-    """What the operator costs.
+    """Estimate what the operator costs.
 
     Args:
         outputs: its results.
@@ -90,7 +90,7 @@ def effort(func: Any, args: Any, kwargs: Any, outputs: Any, width: int = 8) -> E
 
 @functools.cache
 def pace(device: str, dtype: torch.dtype) -> float:
-    """FLOPs per second of a matrix product on this device in this format: measured, a few milliseconds."""
+    """Measure the FLOPs per second of a matrix product on this device in this format, in a few milliseconds."""
     n = 128 if device == "cpu" else 1024  # a small product on a device measures the launch
     a = torch.ones(n, n, dtype=dtype, device=device)
     best = math.inf

@@ -52,12 +52,12 @@ class Replayed:
 
     @property
     def finite(self) -> bool:
-        """Loss and all gradients finite."""
+        """Whether loss and all gradients are finite."""
         return all(is_finite(t) for t in (*self.values, *self.grads) if t is not None)
 
 
 class Replayer:
-    """Executes micro-batches of one step's tape again."""
+    """Execute micro-batches of one step's tape again."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ class Replayer:
 
     @contextlib.contextmanager
     def together(self, groups: OwnGroups) -> Generator[Whole, None, None]:
-        """All ranks replay the same micro-batches in the same order inside this block.
+        """Let all ranks replay the same micro-batches in the same order inside this block.
 
         Gives what stands for sharded parameters in it; to be used once the ranks agree on it.
         """
@@ -100,16 +100,16 @@ class Replayer:
             self._own_groups = self._whole = None
 
     def parameters(self, names: NameMap) -> list[tuple[str, torch.nn.Parameter]]:
-        """Those whose gradients a replay gives, by name: of sharded ones the full tensors that stand for them."""
+        """Return the parameters whose gradients a replay gives, with names; of sharded ones the full tensors."""
         named = names.parameters()
         return named if self._whole is None else self._whole.parameters(named, names.module_name)
 
     def needs_all(self) -> bool:
-        """Whether the modules of this step can compute only on all their ranks together."""
+        """Return whether the modules of this step can compute only on all their ranks together."""
         return any(alone.why_not(event.function) for event in self._tape.events)
 
     def why_not(self, microbatch: Microbatch) -> str:
-        """Why this micro-batch cannot be replayed, or ''."""
+        """Return why this micro-batch cannot be replayed; "" if it can."""
         if microbatch.why_not:
             return microbatch.why_not
         events = self._tape.slice(microbatch)
@@ -125,17 +125,17 @@ class Replayer:
         return self._own_groups is None
 
     def unlike_the_run(self, microbatch: Microbatch) -> str:
-        """Why this micro-batch, which was just done again, need not have come to the bits of the run; or ''."""
+        """Return why this micro-batch, which was just done again, may differ in bits from the run; "" if it may not."""
         if self.is_in_fp8(microbatch):
             return "the run computed in FP8, with scales that have moved on since"
         return "what ran as compiled code is done again operator by operator" if self._was_compiled else ""
 
     def is_in_fp8(self, microbatch: Microbatch) -> bool:
-        """Whether something of it was computed in FP8."""
+        """Return whether something of it was computed in FP8."""
         return not microbatch.why_not and any(e.numerics.is_fp8 for _, e in self._tape.slice(microbatch))
 
     def why_other_bits(self, microbatch: Microbatch) -> str:
-        """The same, and what makes another rounding only.
+        """Return why it may differ in bits, even if only by another rounding; "" if it may not.
 
         Autocast casts a weight once for all calls in its region, and adds up their gradients in the lower format. Here
         each call has a region of its own.
@@ -153,7 +153,7 @@ class Replayer:
         return ""
 
     def computes_in(self, microbatch: Microbatch, dtype: torch.dtype) -> bool:
-        """Whether it ran under autocast to a format, or through a module with parameters in it.
+        """Return whether it ran under autocast to a format, or through a module with parameters in it.
 
         Autocast that a library has put into a model's `forward` (accelerate does) is seen by a replay of that.
         """
@@ -182,14 +182,14 @@ class Replayer:
         return is_module_s or (is_trainable_leaf(tensor) and self._is_named(tensor))
 
     def batch_tensors(self, microbatch: Microbatch) -> list[torch.Tensor]:
-        """The inputs that came from outside (no parameters), in order of use."""
+        """Return the inputs that came from outside (no parameters), in order of use."""
         found: list[torch.Tensor] = []
         for _, event in self._tape.slice(microbatch):
             found.extend(e.tensor for e in event.externals if not self._is_parameter(e.tensor))
         return found
 
     def named_inputs(self, microbatch: Microbatch) -> list[tuple[str, torch.Tensor]]:
-        """The same with the argument they were passed as."""
+        """Return the inputs from outside with the arguments they were passed as."""
         found: list[tuple[str, torch.Tensor]] = []
         for _, event in self._tape.slice(microbatch):
             for suffix, tensor in tensors((event.args, event.kwargs)):
@@ -199,7 +199,7 @@ class Replayer:
         return found
 
     def modes(self, microbatch: Microbatch) -> dict[torch.nn.Module, bool]:
-        """Which modules of its calls a replay has in training mode."""
+        """Return for each module of its calls whether a replay has it in training mode."""
         found: dict[torch.nn.Module, bool] = {}
         for _, event in self._tape.slice(microbatch):
             module = event.module
@@ -221,7 +221,7 @@ class Replayer:
         float32_at: tuple[str, int] | None = None,
         must_leave_no_trace: bool = False,
     ) -> Replayed:
-        """Forward, loss and backward of one micro-batch.
+        """Run forward, loss and backward of one micro-batch again.
 
         Args:
             parameters: whose gradients are wanted.
@@ -258,7 +258,7 @@ class Replayer:
                     mode.restart()  # type: ignore[attr-defined]
 
     def _does_otherwise_after(self, error: Exception) -> bool:
-        """Whether a replay may succeed now that it is known what this one failed of."""
+        """Return whether a replay may succeed now that it is known what this one failed of."""
         if _REENTRANT in str(error) and not self._accumulate:
             self._accumulate = True
             return True
@@ -268,7 +268,7 @@ class Replayer:
         return False
 
     def _why_heard(self, modules: list[torch.nn.Module], parameters: Sequence[torch.Tensor]) -> str:
-        """Why others would hear of gradients that can only be had by accumulating them, or ''."""
+        """Return why others would hear of gradients that must be accumulated to be had; "" if nobody would."""
         if not alone.is_one_of_many() and not any(hasattr(p, own_gradients.BUFFER) for p in parameters):
             return ""
         if self._whole or any(alone.is_gathered(module) for module in modules):
@@ -347,7 +347,7 @@ class Replayer:
     def each_alone(
         self, microbatch: Microbatch, parameters: Sequence[torch.Tensor], n_rows: int
     ) -> tuple[list[float], list[float]]:
-        """Each sample as a batch of its own, all in one vectorised run: losses, and L2 norms of gradients.
+        """Run each sample as a batch of its own, vectorised; return the losses and L2 norms of gradients.
 
         Args:
             parameters: of whose gradients the norms are.
@@ -392,7 +392,7 @@ class Replayer:
         context: OpContext,
         outside: Callable[[Event], Outside],
     ) -> torch.Tensor:
-        """Do again what made a value before the model was called; the value.
+        """Do again what made a value before the model was called; return the value.
 
         Args:
             tape: on which it is.
@@ -424,7 +424,7 @@ class Replayer:
         then: Callable[[dict[int, torch.Tensor]], None],
         rows: Rows | None = None,
     ) -> None:
-        """Forward and loss of a micro-batch with other inputs, and no backward. It writes only to what is its own.
+        """Run forward and loss of a micro-batch with other inputs, without backward. It writes only to its own tensors.
 
         Args:
             made_of: gives the call to do in place of the one at this position of the tape.
@@ -451,7 +451,7 @@ class Replayer:
                 then(slots)
 
     def events(self, microbatch: Microbatch) -> list[tuple[int, Event]]:
-        """What led to the loss of a micro-batch, with positions on the tape."""
+        """Return the calls that led to the loss of a micro-batch, with positions on the tape."""
         return self._tape.slice(microbatch)
 
     @contextlib.contextmanager
@@ -464,7 +464,7 @@ class Replayer:
         is_changed: bool = False,
         must_be_all: bool = False,
     ) -> Generator[list[torch.Tensor], None, None]:
-        """Around events that are done again on this rank alone; afterwards all is as it was.
+        """Do events again on this rank alone in this block; afterwards all is as it was.
 
         Args:
             events: to be done.
@@ -497,7 +497,7 @@ class Replayer:
     def run_modules(
         self, microbatch: Microbatch, *, mode: contextlib.AbstractContextManager[Any], context: OpContext
     ) -> list[torch.Tensor]:
-        """Only the outermost module calls of a micro-batch, without loss and backward; what they returned.
+        """Run only the outermost module calls of a micro-batch, without loss and backward; return their outputs.
 
         Raises:
             ReplayImpossible: with the reason.
@@ -578,16 +578,16 @@ class Replayer:
 
 
 def _rng_now(events: Iterable[Event]) -> RngState:
-    """Of all generators that these draw from."""
+    """Return the states of all random generators that these events draw from."""
     return capture_rng({generator: None for event in events if event.rng for generator, _ in event.rng.own})
 
 
 def _nobody(_: Any) -> None:
-    """Nobody has to be told."""
+    """Do nothing: nobody has to be told."""
 
 
 class _FormatsSeen(Mode):
-    """Collects the formats of all results."""
+    """Collect the formats of all results."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -602,7 +602,7 @@ class _FormatsSeen(Mode):
 
 
 def _in_shape(seed: torch.Tensor | None, root: torch.Tensor) -> torch.Tensor | None:
-    """The gradient of a loss that had been emptied is given in the shape that was left of it."""
+    """Return the gradient of the loss in the shape of the root, which may be another one with one element."""
     is_other = seed is not None and seed.shape != root.shape and seed.numel() == root.numel() == 1
     return seed.reshape(root.shape) if is_other and seed is not None else seed
 
@@ -617,7 +617,7 @@ def _modules_of(events: Iterable[Event]) -> list[torch.nn.Module]:
 
 @contextlib.contextmanager
 def _modules_as_they_were(events: Iterator[Event]) -> Generator[None, None, None]:
-    """Training flags and changed buffers as before the calls; as now afterwards, like what forward makes anew."""
+    """Set training flags and changed buffers as before the calls within this block, and restore all afterwards."""
     flags: list[tuple[torch.nn.Module, bool]] = []
     buffers: list[tuple[torch.nn.Module, str, torch.Tensor | None]] = []
     held: list[tuple[dict[str, Any], dict[str, Any]]] = []  # parameters and parts, now
@@ -652,7 +652,7 @@ def _modules_as_they_were(events: Iterator[Event]) -> Generator[None, None, None
 
 @contextlib.contextmanager
 def _only_bad_ones_kept(parameters: Sequence[torch.Tensor]) -> Generator[None, None, None]:
-    """Full gradients of a sharded model may not fit together: finite ones go as soon as they are there."""
+    """Drop finite gradients as soon as they are made: the full ones of a sharded model may not fit together."""
 
     def look(parameter: torch.Tensor) -> None:
         with _disable_current_modes():
@@ -667,7 +667,7 @@ def _only_bad_ones_kept(parameters: Sequence[torch.Tensor]) -> Generator[None, N
 
 @contextlib.contextmanager
 def _isolated_grads(parameters: list[torch.Tensor]) -> Generator[None, None, None]:
-    """`.backward()` without touching the user's gradients or firing their accumulation hooks."""
+    """Allow `.backward()` in this block without touching the user's gradients or firing their accumulation hooks."""
     grads = [p.grad for p in parameters]
     hooks = [getattr(p, "_post_accumulate_grad_hooks", None) for p in parameters]
     try:

@@ -38,7 +38,7 @@ class FailedCall:
     kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def argument_name(self, key: int | str) -> str:
-        """What the operator calls an argument."""
+        """Return the operator's name of an argument."""
         schema = getattr(self.func, "_schema", None)
         if isinstance(key, int) and schema is not None and key < len(schema.arguments):
             return str(schema.arguments[key].name)
@@ -46,7 +46,7 @@ class FailedCall:
 
 
 def frames_of(trace: TracebackType | None) -> list[FrameType]:
-    """The frames of a traceback, outermost first."""
+    """Return the frames of a traceback, outermost first."""
     found: list[FrameType] = []
     while trace is not None:
         found.append(trace.tb_frame)
@@ -55,7 +55,7 @@ def frames_of(trace: TracebackType | None) -> list[FrameType]:
 
 
 def failed_call(error: BaseException, *, may_call: Callable[[nn.Module], bool]) -> FailedCall | None:
-    """The operator that raised this exception, or the function around it where no operator is to be seen.
+    """Return the operator that raised this exception, or the function around it where no operator is to be seen.
 
     Args:
         may_call: whether the forward of a module may be run again. It is the program's own code.
@@ -74,7 +74,7 @@ def failed_call(error: BaseException, *, may_call: Callable[[nn.Module], bool]) 
 
 
 class _Unreturned(Mode):
-    """Notes the operator that did not return."""
+    """Note the operator that did not return."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ def _exception_of(call: FailedCall, watch: TorchDispatchMode) -> Exception | Non
 
 
 def _calls(frames: list[FrameType], may_call: Callable[[nn.Module], bool]) -> Iterator[FailedCall]:
-    """Calls that can be read off frames, from the innermost outwards."""
+    """Yield the calls that can be read off frames, from the innermost outwards."""
     for frame in reversed(frames):
         code, values = frame.f_code, frame.f_locals
         if code is UserCode.__torch_function__.__code__:
@@ -122,6 +122,6 @@ def _calls(frames: list[FrameType], may_call: Callable[[nn.Module], bool]) -> It
 
 
 def _function_of(frame: FrameType, code: CodeType) -> Callable[..., Any] | None:
-    """A plain function; a method, or one that is wrapped, cannot be found so."""
+    """Return the plain function of a frame; None for a method or a wrapped one, which cannot be found so."""
     function = frame.f_globals.get(code.co_name)
     return function if getattr(function, "__code__", None) is code and not code.co_flags & 0x0C else None  # *args

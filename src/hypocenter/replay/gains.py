@@ -34,7 +34,7 @@ class _Range:
 
 
 class Usual:
-    """Sizes that healthy steps had, by operator."""
+    """The sizes of values that healthy steps had, by operator."""
 
     def __init__(self) -> None:
         self._ranges: dict[Key, list[_Range]] = {}  # of each tensor that it gives
@@ -59,20 +59,20 @@ class Usual:
                     part.add(octave, octave - read, each.n_read)
 
     def of(self, each: Sized, place: int) -> _Range | None:
-        """What is usual of one of the tensors that it gives; None: it was not seen often enough."""
+        """Return what is usual of one of the tensors that it gives; None if it was not seen often enough."""
         known = self._ranges.get(each.key, ())
         return known[place] if place < len(known) and known[place].n >= LEAST else None
 
     def is_new(self, each: Sized) -> bool:
-        """Whether enough healthy steps are known, and none of them ran this operator at its place."""
+        """Return whether enough healthy steps are known, and none of them ran this operator at its place."""
         return self.n >= LEAST and each.key[:-1] not in self._places
 
     def above(self, each: Sized, sized: Mapping[int, Sized]) -> float:
-        """By how many octaves it is larger than usual; 0: it is not, by more than its usual spread."""
+        """Return by how many octaves it is larger than usual; 0 if that is within its usual spread."""
         return self.largest(each, sized)[0]
 
     def largest(self, each: Sized, sized: Mapping[int, Sized]) -> tuple[float, int]:
-        """The same, and which of the tensors that it gives is the farthest above.
+        """Return the same, and which of the tensors that it gives is the farthest above.
 
         What no healthy step had at this place is compared with what it read, as the same operator is elsewhere.
         """
@@ -81,7 +81,7 @@ class Usual:
         return above, -place
 
     def above_at(self, each: Sized, place: int, sized: Mapping[int, Sized]) -> float:
-        """Of one of the tensors that it gives."""
+        """Return how far one of the tensors that it gives is above the usual, in octaves; 0 if within its spread."""
         octave = each.octaves[place]
         if not math.isfinite(octave):
             return 0.0
@@ -96,7 +96,7 @@ class Usual:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suspect:
-    """Where it began to be larger than usual."""
+    """Where values began to be larger than usual."""
 
     producer: int  # an operator's index, or -1 - that of a tensor from outside
     above: float  # octaves
@@ -104,12 +104,12 @@ class Suspect:
 
 
 def _name(each: Sized) -> str:
-    """Of an operator: "mul"; of a tensor from outside what it is."""
+    """Return the name of an operator, such as "mul"; for a tensor from outside what it is."""
     return str(each.key[0]).removeprefix("aten.").partition(".")[0].rstrip("_")
 
 
 def is_amplifying(each: Sized, sized: Mapping[int, Sized], usual: Usual, *, is_forward: bool) -> bool:
-    """Whether an operator itself makes values larger: more than choosing or adding up others can explain.
+    """Return whether an operator itself makes values larger: more than choosing or adding up others can explain.
 
     One that scales a tensor by a number chooses nothing: there a larger factor than usual is enough.
 
@@ -131,12 +131,12 @@ def is_amplifying(each: Sized, sized: Mapping[int, Sized], usual: Usual, *, is_f
 
 
 def large_inputs(each: Sized, sized: Mapping[int, Sized], usual: Usual) -> Sequence[int]:
-    """Producers of those tensors that it read that are larger than usual themselves."""
+    """Return the producers of those tensors that it read that are larger than usual themselves."""
     return [producer for producer, above in _inputs_above(each, sized, usual) if above]
 
 
 def own_part(each: Sized, sized: Mapping[int, Sized], usual: Usual) -> float:
-    """Octaves above the usual that do not come from what an operator read; 0: all may come from there.
+    """Return the octaves above the usual that do not come from what an operator read; 0 if all may.
 
     Backward is linear in gradients: with these larger by a factor, it gives more by the same factor. So are products.
     Of what read nothing large it is all; of other operators little says nothing, but in a loop it adds up.
@@ -151,7 +151,7 @@ def own_part(each: Sized, sized: Mapping[int, Sized], usual: Usual) -> float:
 
 
 def begins(each: Sized, sized: Mapping[int, Sized], usual: Usual) -> bool:
-    """Whether it may have begun there: what it read is as usual, or explains little of what it gave."""
+    """Return whether it may have begun there: what it read is as usual, or explains little of what it gave."""
     own = own_part(each, sized, usual)
     return own > _OWN or (own > 0 and not large_inputs(each, sized, usual))
 
@@ -162,7 +162,7 @@ def _inputs_above(each: Sized, sized: Mapping[int, Sized], usual: Usual) -> Sequ
 
 
 def new_operators(targets: Iterable[int], sized: Mapping[int, Sized], usual: Usual) -> Sequence[int]:
-    """Operators before these that no healthy step ran, and that read only what healthy steps have too."""
+    """Return operators before these that no healthy step ran, and that read only what healthy steps have too."""
     found: list[int] = []
     for producer in _before(targets, sized):
         each = sized[producer]
@@ -221,7 +221,7 @@ def suspects(
 
 
 def largest_read(each: Sized, sized: Mapping[int, Sized]) -> float:
-    """Octave of the largest tensor that it read; -inf: none that has a size."""
+    """Return the octave of the largest tensor that it read; -inf if none has a size."""
     found = [
         sized[producer].octaves[place] for producer, place in each.inputs if _is_tensor(sized.get(producer), place)
     ]

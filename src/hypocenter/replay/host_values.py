@@ -26,7 +26,7 @@ class Held:
 
 
 def bits_of(array: NDArray[Any]) -> int:
-    """Which kinds of non-finite values there are."""
+    """Return the bits for the kinds of non-finite values that there are; 0 if all are finite."""
     if array.dtype.kind not in "fc" or bool(np.isfinite(array).all()):
         return 0
     real = np.stack([np.real(array), np.imag(array)]) if array.dtype.kind == "c" else array
@@ -38,18 +38,18 @@ def bits_of(array: NDArray[Any]) -> int:
 
 
 def same_values(a: NDArray[Any], b: NDArray[Any]) -> bool:
-    """Bit for bit as far as a value can tell: NaN equals NaN."""
+    """Return whether all values are the same, bit for bit as far as a value can tell: NaN equals NaN."""
     return a.shape == b.shape and a.dtype == b.dtype and bool(((a == b) | (np.isnan(a) & np.isnan(b))).all())
 
 
 def bad_mask(array: NDArray[Any]) -> NDArray[np.bool_]:
-    """Where it is not finite, leaving out constants of the program (a mask's -inf) when NaN is the news."""
+    """Return where it is not finite, leaving out constants of the program (a mask's -inf) when there is NaN."""
     nan = np.isnan(array)
     return nan if bool(nan.any()) else ~np.isfinite(array)
 
 
 def bad_values(found: Held, mask: NDArray[np.bool_]) -> BadValues:
-    """What is known of elements that are not finite."""
+    """Describe elements that are not finite."""
     return BadValues(
         chips=_chips(found.array),
         indices=tuple(tuple(int(i) for i in row) for row in np.argwhere(mask)[:MAX_INDICES]),
@@ -65,7 +65,7 @@ def _chips(array: NDArray[Any]) -> tuple[str, ...]:
 
 
 def compared(result: NDArray[Any] | None, original: NDArray[Any]) -> Rerun:
-    """What an operator gave when it was executed again, where its original output was not finite."""
+    """Compare what an operator gave when it was executed again with its original output, where that was not finite."""
     if result is None or result.shape != original.shape:
         return Rerun(why_not="it has no comparable output")
     there = result[bad_mask(original)]
@@ -80,7 +80,7 @@ def compared(result: NDArray[Any] | None, original: NDArray[Any]) -> Rerun:
 
 
 def tensor_facts(found: Held, name: str, origin: str = "", *, literal: bool = False) -> TensorFacts:
-    """A tensor as plain facts."""
+    """Describe a tensor as plain facts."""
     return TensorFacts(
         name=name,
         dtype=found.dtype,
@@ -92,7 +92,7 @@ def tensor_facts(found: Held, name: str, origin: str = "", *, literal: bool = Fa
 
 
 def as_constants(bits: int, kind: str, *, is_number: bool) -> int:
-    """Infinities that the program wrote: an additive mask that came from outside, a number that became a tensor."""
+    """Mark infinities that the program wrote: an additive mask from outside, or a number that became a tensor."""
     if kind == "external" and is_number:
         return bits & NAN | (LITERAL_POSINF if bits & POSINF else 0) | (LITERAL_NEGINF if bits & NEGINF else 0)
     if bits & NEGINF and not bits & (NAN | POSINF) and kind != "param":

@@ -14,7 +14,7 @@ from hypocenter.replay.witness import BadLeaf, BadValues, Reruns
 
 
 class HostWitness:
-    """A `Witness`, from which one of a framework derives.
+    """A `Witness` of values on the host, from which one of each framework derives.
 
     Args:
         nodes: operators as they ran.
@@ -28,25 +28,25 @@ class HostWitness:
     # of a framework
 
     def operands(self, node: Node) -> Sequence[tuple[str, Held]]:
-        """(name, values) of the tensors that were captured of an operator's arguments."""
+        """Return (name, values) of the tensors that were captured of an operator's arguments."""
         raise NotImplementedError
 
     def rerun(self, index: int) -> Reruns:
-        """The op again."""
+        """Execute the operator again, in several ways."""
         raise NotImplementedError
 
     def measured(self, index: int) -> dict[str, float | str]:
-        """Named numbers about its operands: see hypocenter.replay.measured."""
+        """Return named numbers about its operands: see hypocenter.replay.measured."""
         raise NotImplementedError
 
     # for all
 
     def trace(self) -> Sequence[TracedOp]:
-        """The ops as plain data."""
+        """Return the operators as plain data."""
         return self._trace
 
     def op(self, index: int, *, detailed: bool = True) -> OpFacts:
-        """An op as plain facts; in backward under the name of the forward operator whose gradient it computes."""
+        """Describe an operator as plain facts; in backward under the name of the forward operator it differentiates."""
         node = self.nodes[index]
         traced, place = node.traced, node.place
         is_backward = place.phase == "backward"
@@ -64,7 +64,7 @@ class HostWitness:
         )
 
     def leaf(self, index: int) -> BadLeaf | None:
-        """A bad leaf."""
+        """Describe a leaf that holds bad values; None if these are not known."""
         leaf = self.leaves[index]
         if leaf.values is None:
             return None
@@ -72,12 +72,12 @@ class HostWitness:
         return BadLeaf(facts=tensor_facts(leaf.values, leaf.name), kind=leaf.kind, bad=bad)
 
     def bad_output(self, index: int) -> BadValues | None:
-        """The first output of an op that is not finite."""
+        """Describe the first output of an operator that is not finite; None if there is none."""
         output = self.nodes[index].bad_output
         return None if output is None else bad_values(output, bad_mask(output.array))
 
     def upstream_grad_zero(self, index: int) -> bool | None:
-        """Whether the gradient that came in was exactly 0 at every bad element."""
+        """Return whether the gradient that came in was exactly 0 at every bad element; None if it is not known."""
         node = self.nodes[index]
         output = node.bad_output
         if node.place.phase != "backward" or output is None or not node.args or node.upstream is None:
@@ -99,7 +99,7 @@ class HostWitness:
         return tuple(found)
 
     def _producer(self, producer: int) -> str:
-        """Who made a tensor, in words."""
+        """Say in words what made a tensor."""
         if producer < 0:
             leaf = self.leaves[-1 - producer]
             return f"{leaf.kind} {leaf.name}".strip()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 
 class ReplayImpossible(Exception):
-    """A replay cannot be done; the message says why, in the user's words."""
+    """Raised where a replay cannot be done; the message says why, in the user's words."""
 
 
 class OutOfTime(ReplayImpossible):
-    """The time that one step may take is over."""
+    """Raised when the time that one step may take is over."""

@@ -29,11 +29,11 @@ _OWN = frozenset({"aten", "prims", "higher_order", "prim", "profiler", "_c10d_fu
 
 
 class OutOfBounds(IndexError):
-    """What a CPU would have refused."""
+    """Raised for an index or number that a CPU would have refused."""
 
 
 class InBounds(Mode):
-    """Inside this block no kernel is called that would assert."""
+    """Refuse calls whose kernel would assert on a device, inside this block."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -48,7 +48,7 @@ class InBounds(Mode):
 
 
 def kept_in_bounds(events: Sequence[Event], *, is_changed: bool) -> contextlib.AbstractContextManager[Any]:
-    """Around calls that are done again: nothing, where all is on a CPU, or nothing is changed.
+    """Return a context for calls that are done again; it does nothing if all is on a CPU, or nothing is changed.
 
     Args:
         events: the calls.
@@ -60,7 +60,7 @@ def kept_in_bounds(events: Sequence[Event], *, is_changed: bool) -> contextlib.A
 
 
 def draws_out_of_sight(modules: Iterable[nn.Module]) -> bool:
-    """Whether one of these may draw from cuDNN's own random state: a recurrent one with dropout, on a GPU."""
+    """Return whether one may draw from cuDNN's own random state: a recurrent one with dropout, on a GPU."""
     parts = (part for root in modules for part in root.modules() if isinstance(part, nn.RNNBase))
     return any(
         part.dropout and part.num_layers > 1 and any(p.device.type == "cuda" for p in part.parameters())
@@ -83,12 +83,12 @@ class _Given:
 
     @property
     def tensors(self) -> list[Tensor]:
-        """Among them, of lists too."""
+        """The tensors among the arguments, those in lists too."""
         flat = (each for value in self.by_name.values() for each in (value if isinstance(value, list) else [value]))
         return [each for each in flat if isinstance(each, Tensor)]
 
     def tensor(self, *names: str) -> Tensor | None:
-        """The first of these that there is: plain, and with elements."""
+        """Return the first argument of these names that is a plain tensor with elements; None if there is none."""
         for name in names:
             value = self.by_name.get(name)
             if isinstance(value, Tensor) and type(value) in (Tensor, nn.Parameter) and value.numel():
@@ -96,13 +96,13 @@ class _Given:
         return None
 
     def number(self, name: str, default: int) -> int:
-        """A whole number."""
+        """Return an argument as a whole number."""
         value = self.by_name.get(name, default)
         return default if value is None else int(value)
 
 
 def _within(indices: Tensor | None, low: int, high: int, but: int | None = None) -> None:
-    """Raise where one of them is not in [low, high), `but` this one."""
+    """Raise OutOfBounds if an index is not in [low, high); indices equal to `but` may be anything."""
     if indices is None or indices.dtype not in _WHOLE:
         return
     least, most = torch.aminmax(indices if but is None else torch.where(indices == but, low, indices))
@@ -118,7 +118,7 @@ def _sized(tensor: Tensor | None, dim: int) -> int | None:
 
 
 def _rows(table: str, indices: str) -> Callable[[_Given], None]:
-    """Indices number the rows of a table."""
+    """Return a check that indices are rows of a table."""
 
     def check(given: _Given) -> None:
         if (n := _sized(given.tensor(table), 0)) is not None:
@@ -128,14 +128,14 @@ def _rows(table: str, indices: str) -> Callable[[_Given], None]:
 
 
 def _along_dim(given: _Given) -> None:
-    """`index` numbers places along `dim`; gather and scatter take none from the end."""
+    """Check that `index` holds places along `dim`; gather and scatter take none from the end."""
     own = given.tensor("self", "input")
     if own is not None and (n := _sized(own, given.number("dim", 0))) is not None:
         _within(given.tensor("index"), 0, n)
 
 
 def _advanced(given: _Given) -> None:
-    """x[i, j]: each index along a dimension of its own, from the end too."""
+    """Check the indices of x[i, j]: each along a dimension of its own, from the end too."""
     own, indices = given.tensor("self"), given.by_name.get("indices")
     if own is None or indices is None:
         return
@@ -155,7 +155,7 @@ def _flat(given: _Given) -> None:
 
 
 def _classes(given: _Given) -> None:
-    """Targets of a negative log-likelihood."""
+    """Check that the targets of a negative log-likelihood are classes."""
     own = given.tensor("self")
     if own is not None:
         n = own.shape[1 if own.dim() > 1 else 0]
@@ -213,14 +213,14 @@ _CHECKS: dict[str, Callable[[_Given], None]] = {
 
 
 def _refuse_foreign(func: Any, args: Any, kwargs: Any) -> None:
-    """An operator of another package that is given whole numbers on a device: nobody here knows what they may be."""
+    """Refuse an operator of another package that is given whole numbers on a device: nobody knows what they may be."""
     found = _Given(func, args, kwargs).tensors
     if any(each.dtype in _WHOLE and each.device.type not in _HOST for each in found):
         raise ReplayImpossible(f"{func} may read out of bounds when it is given other numbers")
 
 
 def _with_own_dropout(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Another buffer for its random state."""
+    """Return the arguments with another buffer for the random state of dropout."""
     names = [each.name for each in declared(func)]
     at = names.index("dropout_state") if "dropout_state" in names else -1
     if 0 <= at < len(args) and isinstance(args[at], Tensor):

@@ -48,7 +48,7 @@ class _Back:
 
 
 class Investigator:
-    """Investigates the failures of one run.
+    """Investigate the failures of one run.
 
     Args:
         replayer: of the step's tape.
@@ -75,7 +75,7 @@ class Investigator:
         self._sums = WideSums()  # gradients of suspects, over the finite micro-batches
 
     def base(self, case: Case) -> Evidence:
-        """What is known before any replay."""
+        """Return the evidence as it is known before any replay."""
         return Evidence(
             id=case.id,
             trigger=case.trigger,
@@ -133,7 +133,7 @@ class Investigator:
         return self._received or Outcome(evidence=self._inconclusive(case, why_not, n_finite))
 
     def of_output(self, case: Case, output: torch.Tensor) -> Outcome | None:
-        """What made a bad value that the program has computed without a loss; None: that cannot be done again."""
+        """Explain a bad value that the program has computed without a loss; None if that cannot be done again."""
         done_again = self._preparation.of(output) if self._preparation is not None else None
         if done_again is None:
             return None
@@ -165,7 +165,7 @@ class Investigator:
         return replace(base, replayed=n_finite > 0, why_not=why_not, shares=own)
 
     def _replayed(self, case: Case, microbatch: Microbatch, observe: Observer | None) -> Outcome | None:
-        """None: this micro-batch is finite."""
+        """Replay and explain one micro-batch; return None if it is finite."""
         try:
             tracer, replayed = self._tracing.run(microbatch, observe, seed_scale=case.seed_scale)
         finally:
@@ -200,7 +200,7 @@ class Investigator:
     def _modules_only(
         self, case: Case, microbatch: Microbatch, observe: Observer | None, why_not: str
     ) -> Outcome | None:
-        """The loss cannot be computed again, but the module calls can: enough if one of them gave non-finite values."""
+        """Replay the module calls alone if the loss cannot be computed again: enough if one of them was not finite."""
         if case.trigger != "nonfinite-loss":
             return None
         try:
@@ -215,7 +215,7 @@ class Investigator:
         return self._explained(scene, base, [t for t in outputs if t.is_floating_point() and not is_finite(t)])
 
     def _hidden(self, scene: Scene, base: Evidence) -> Outcome | None:
-        """An overflow that never reached the loss: only what float64 proves, and what somebody hid, is reported."""
+        """Explain an overflow that never reached the loss: only what float64 proves, and what somebody hid, counts."""
         for killed in killed_infinities(scene.tracer.trace()):
             float64 = adjudicate.rerun_float64(scene.tracer.nodes[killed.origin], self._replayer.deadline)
             if float64.ran and float64.finite and (killed.zeroed or scene.case.trigger != "dead-grad"):
@@ -252,7 +252,7 @@ class Investigator:
         return Outcome(evidence=evidence, node=None if op is None else scene.tracer.nodes[op])
 
     def _with_unseen(self, scene: Scene, base: Evidence, found: Blame) -> Evidence:
-        """Where the blamed op was not traced: find its line, and say between which ops it ran."""
+        """Find the line of a blamed op that was not traced, and say between which ops it ran."""
         nodes = scene.tracer.nodes
         node = nodes[found.origin] if found.origin is not None else None
         if node is None or node.unseen is None:
@@ -266,7 +266,7 @@ class Investigator:
         return replace(base, facts={**base.facts, "unseen_after": after, "unseen_before": node.unseen.before})
 
     def _followed_back(self, tracer: OpTracer, found: Blame, evidence: Evidence) -> _Back | None:
-        """What was done before the model was called, if a bad value of the batch comes from there."""
+        """Return what was done before the model was called, if a bad value of the batch comes from there; else None."""
         if self._preparation is None or (evidence.killed_in_forward and masked_by(evidence) not in _SATURATING):
             return None
         here, back = _Back(tracer, found), None
@@ -284,7 +284,7 @@ class Investigator:
         return back
 
     def _prepared(self, scene: Scene, base: Evidence, back: _Back, evidence: Evidence) -> Outcome:
-        """The operation that made a bad value of the batch."""
+        """Explain the operation that made a bad value of the batch."""
         earlier, op, mask = testify(Traced(back.tracer, self._replayer.deadline), base, back.found)
         earlier = replace(earlier, killed_in_forward=False, path=(*earlier.path, *evidence.path)[:MAX_PATH])
         if scene.microbatch is not None:
@@ -303,7 +303,7 @@ class Investigator:
         return replace(evidence, is_from_loader=self._preparation.from_loader(leaf) is not None)
 
     def _in_dataset(self, evidence: Evidence, microbatch: Microbatch) -> Evidence:
-        """With the indices that a DataLoader drew for the samples."""
+        """Add the indices that a DataLoader drew for the samples."""
         if self._preparation is None or not evidence.samples:
             return evidence
         indices = self._preparation.indices(self._replayer.batch_tensors(microbatch), evidence.n_samples)
@@ -317,13 +317,13 @@ class Investigator:
                 self._sums.add(name, grad)
 
     def _sums_fit(self) -> bool:
-        """Whether the sums over this rank's micro-batches, where they are known, fit into the gradients' formats."""
+        """Return whether the known sums over this rank's micro-batches fit into the gradients' formats."""
         named = dict(self._names.parameters())
         known = [(total, run_gradient(named[name])) for name, total in self._sums.held.items() if name in named]
         return bool(known) and all(float(total.abs().max()) <= torch.finfo(grad.dtype).max for total, grad in known)
 
     def _accumulated(self, case: Case, base: Evidence) -> Evidence:
-        """Every micro-batch is finite: what does the sum of their gradients come to in float64?"""
+        """Return the evidence for micro-batches that are all finite alone: what their gradients sum to in float64."""
         dtypes = {name: p.grad.dtype for name, p in self._names.parameters() if p.grad is not None}
         largest = {name: float(total.abs().max()) for name, total in self._sums.held.items()}
         base = replace(base, replayed=True, facts={"accumulated": float(len(case.microbatches))})
@@ -340,7 +340,7 @@ class Investigator:
 
 
 def _suspicion(microbatch: Microbatch) -> tuple[bool, int]:
-    """Micro-batches whose loss was not finite first, then in order."""
+    """Return a key that sorts micro-batches whose loss was not finite first, then by number."""
     return all(is_finite(v) for v in microbatch.values), microbatch.number
 
 
@@ -353,7 +353,7 @@ def _place(evidence: Evidence) -> tuple[str, str]:
 
 
 def propose(evidence: Evidence) -> tuple[Remedy, ...]:
-    """Remedies for what the evidence shows.
+    """Propose remedies for what the evidence shows.
 
     Args:
         evidence: with samples and the search for a cure filled in.
@@ -384,7 +384,7 @@ def _in_words(cure: Cure) -> str:
 
 
 def shares(sums: Mapping[str, torch.Tensor], named: Sequence[tuple[str, torch.Tensor]]) -> tuple[Share, ...]:
-    """What this rank had to add where the gradients of the run are not finite.
+    """Return what this rank had to add where the gradients of the run are not finite.
 
     Args:
         sums: float64 gradients of the step on this rank, over its micro-batches, by parameter.
@@ -413,18 +413,18 @@ def shares(sums: Mapping[str, torch.Tensor], named: Sequence[tuple[str, torch.Te
 
 
 def run_gradient(parameter: torch.Tensor) -> torch.Tensor:
-    """The gradient that the run has accumulated: `.grad`, or Megatron-Core's `main_grad`; else the parameter itself."""
+    """Return the gradient that the run has accumulated: `.grad`, or Megatron-Core's `main_grad`; else the parameter."""
     grad = parameter.grad if parameter.grad is not None else getattr(parameter, "main_grad", None)
     return grad if isinstance(grad, torch.Tensor) else parameter
 
 
 def fits(share: Share) -> bool:
-    """Whether this rank's own sum over its micro-batches is within the format."""
+    """Return whether this rank's own sum over its micro-batches is within the format."""
     return share.absmax <= share.limit
 
 
 class WideSums:
-    """Adds up gradients by name.
+    """Add up gradients in float64, by name.
 
     Attributes:
         held: the sums.
@@ -437,7 +437,7 @@ class WideSums:
         self._n_bytes = 0
 
     def add(self, name: str, grad: torch.Tensor) -> None:
-        """One more gradient."""
+        """Add one more gradient."""
         if name in self.left_out:
             return
         total = self.held.get(name)

@@ -71,7 +71,7 @@ def isolate(
 
 
 class _Bench:
-    """Where modules are tried."""
+    """Run the modules of a live model with recorded inputs, one after the other."""
 
     def __init__(
         self, model: nn.Module, values: RecordedValues, step: int, microbatch: int, sites: frozenset[str] | None
@@ -99,12 +99,12 @@ class _Bench:
         self._is_busy = False  # a module is run again: what it calls is left alone
 
     def results(self) -> list[Isolated]:
-        """What was found, in the order of the calls."""
+        """Return what was found, in the order of the calls."""
         return self._with_weight_gradients()
 
     @contextlib.contextmanager
     def attached(self) -> Generator[None, None, None]:
-        """Hooks on, and off again."""
+        """Have hooks on all modules inside this block."""
         handles: list[Any] = []
         for name, module in self._modules.items():
             handles.append(module.register_forward_pre_hook(self._before(name), with_kwargs=True))
@@ -117,7 +117,7 @@ class _Bench:
 
     @contextlib.contextmanager
     def weights(self) -> Generator[None, None, None]:
-        """The recorded parameters in place of the model's own, meanwhile."""
+        """Let the modules have the recorded parameters inside this block."""
         last = self._values.last_microbatch(self._step)
         kept: list[tuple[Tensor, Tensor]] = []
         try:
@@ -228,7 +228,7 @@ class _Bench:
         self, module: nn.Module, args: Any, kwargs: Any, stored: Mapping[str, Stored], suffix: str, *,
         keep_weights: str = "",
     ) -> dict[str, tuple[float, torch.dtype]]:  # fmt: skip
-        """Error of each output and input gradient against the baseline's."""
+        """Run a module; return the error of each output and input gradient against the baseline's."""
         outputs, gradients, own = executed(module, args, kwargs, stored, suffix)
         found: dict[str, tuple[float, torch.dtype]] = {}
         if id(module) not in self._only_users:
@@ -249,7 +249,7 @@ class _Bench:
     def _perturbed(
         self, module: nn.Module, args: Any, kwargs: Any, stored: Mapping[str, Stored], suffix: str, sample: int
     ) -> dict[str, float]:
-        """How far rounding moves outputs and input gradients."""
+        """Return how far rounding of its inputs moves outputs and input gradients."""
         plain, plain_gradients, _ = executed(module, args, kwargs, stored, suffix)
 
         def off(tensor: Tensor) -> Tensor:
@@ -273,7 +273,7 @@ class _Bench:
         return self._values.last_microbatch(self._step) == 0
 
     def _with_weight_gradients(self) -> list[Isolated]:
-        """Judged last: clipping has scaled all of the recorded ones by one factor, which is the median of all."""
+        """Judge weight gradients last: clipping has scaled all recorded ones by one factor, the median of all."""
         scales = [
             float((right.double() * own.double()).sum() / own.double().square().sum())
             for _, own, right, _ in self._weight_gaps
@@ -293,7 +293,7 @@ class _Bench:
 
 
 def _worst_of_each(found: list[Isolated]) -> list[Isolated]:
-    """Of each call the port that says most."""
+    """Return for each call the result of the port that says most."""
     best: dict[tuple[str, int], Isolated] = {}
 
     def says(one: Isolated) -> tuple[int, bool, float]:
@@ -308,7 +308,7 @@ def _worst_of_each(found: list[Isolated]) -> list[Isolated]:
 
 
 def _only_users(model: nn.Module) -> set[int]:
-    """Modules that nothing shares their input with: those after the first of an `nn.Sequential`."""
+    """Return ids of modules that share their input with nothing: those after the first of an `nn.Sequential`."""
     found: set[int] = set()
     for module in model.modules():
         if type(module).forward is nn.Sequential.forward:

@@ -33,7 +33,7 @@ Most = Callable[[Sequence[int]], "list[int] | None"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Where the ranks sit together.
+    """The means by which the ranks agree.
 
     Attributes:
         most: the largest of each value over all ranks; None when they could not agree.
@@ -58,7 +58,7 @@ class Agreement:
 
 
 def agree(table: Table, whole: Whole, n_microbatches: int, n_parameters: int, why_not: str) -> Agreement:
-    """Whether all ranks can replay. To be called on all of them, inside `Replayer.together`.
+    """Return whether all ranks can replay. To be called on all of them, inside `Replayer.together`.
 
     Args:
         why_not: why this rank cannot, or ''.
@@ -77,7 +77,7 @@ def agree(table: Table, whole: Whole, n_microbatches: int, n_parameters: int, wh
 
 
 class Jointly:
-    """Investigates a failure together with all other ranks. Every rank must call it at the same boundary."""
+    """Investigate a failure together with all other ranks. Every rank must call it at the same boundary."""
 
     def __init__(self, replayer: Replayer, names: NameMap, after_trace: Callable[[], None]) -> None:
         self._replayer, self._names, self._after_trace = replayer, names, after_trace
@@ -86,7 +86,7 @@ class Jointly:
     def investigate(
         self, case: Case, base: Evidence, observers: Callable[[Microbatch], Observer | None], table: Table
     ) -> Outcome:
-        """Replay until the failure shows on some rank; what this rank knows of it then."""
+        """Replay until the failure shows on some rank; return what this rank knows of it then."""
         base = replace(base, together=True)
         groups = table.groups()
         if groups is None:
@@ -121,7 +121,7 @@ class Jointly:
         return Outcome(evidence=replace(base, replayed=True, why_not=why_not), was_finite=True)
 
     def _in_order(self, microbatches: Sequence[Microbatch], table: Table) -> list[Microbatch]:
-        """Those whose loss was not finite on some rank first."""
+        """Return the micro-batches, those whose loss was not finite on some rank first."""
         first = list(microbatches[:MAX_MICROBATCHES])
         bad = table.most([int(not all(is_finite(v) for v in m.values)) for m in first])
         if bad is None:
@@ -137,7 +137,7 @@ class Jointly:
         table: Table,
         is_same_model: bool,
     ) -> Outcome | None:
-        """None: it was finite on every rank."""
+        """Replay one micro-batch on all ranks; return None if it was finite on every rank."""
         tracer: OpTracer | None = None
         replayed, problem = Replayed(), ""
         try:
@@ -177,7 +177,7 @@ class Jointly:
     def _explained(
         self, case: Case, base: Evidence, tracer: OpTracer, bad: list[torch.Tensor], table: Table
     ) -> Outcome:
-        """Only what has no communication in it: nothing is tried, for that would take all ranks again."""
+        """Explain what the trace shows on this rank; nothing is tried, for that would take all ranks again."""
         targets = [tracer.edge_to(t) for t in bad] + tracer.sent()
         found = blame(tracer.trace(), targets)
         is_received = found is not None and _is_received(tracer, found)

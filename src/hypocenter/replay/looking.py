@@ -53,7 +53,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """Numbers that a look has found."""
+    """Numbers that a look has found at an operator."""
 
     step: Step
     port: str
@@ -78,13 +78,13 @@ class Call:
         return self.step.site != LOSS
 
     def kept(self, port: str, fresh: Tensor) -> Tensor:
-        """What was kept of the same operator at the look before, if it has this shape; else `fresh`."""
+        """Return what was kept of the same operator at the look before, if it has this shape; else `fresh`."""
         before = self.trace.memory.get((port, self.step.site, self.step.op, self.step.nth))
         is_alike = before is not None and before.shape == fresh.shape and before.device == fresh.device
         return before if is_alike and before is not None else fresh
 
     def keep(self, port: str, values: Tensor) -> None:
-        """For the next look."""
+        """Keep values for the next look."""
         self.trace.memory[port, self.step.site, self.step.op, self.step.nth] = values
 
 
@@ -99,13 +99,13 @@ def look(name: str) -> Callable[[Look], Look]:
 
 @dataclass(slots=True)
 class Memory:
-    """What looks keep from one to the next, on its device; and which of them have failed, with the error."""
+    """The values that looks keep from one to the next, on their device; and the looks that failed, with the error."""
 
     kept: dict[tuple[str, str, str, int], Tensor] = field(default_factory=dict)
     failed: dict[str, Exception] = field(default_factory=dict)
 
     def get(self, key: tuple[str, str, str, int]) -> Tensor | None:
-        """None: nothing."""
+        """Return what was kept under a key; None if nothing was."""
         return self.kept.get(key)
 
     def __setitem__(self, key: tuple[str, str, str, int], values: Tensor) -> None:
@@ -113,7 +113,7 @@ class Memory:
 
 
 class Looking(Mode):
-    """Shows each operator of a forward pass to all looks; nothing is waited for until `settle`.
+    """Show each operator of a forward pass to all looks; nothing waits for the device until `settle`.
 
     Args:
         context: where operators run.
@@ -136,7 +136,7 @@ class Looking(Mode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Compiled regions are run eagerly in a replay."""
+        """Return True: compiled regions are run eagerly in a replay."""
         return True
 
     def restart(self) -> None:
@@ -149,24 +149,24 @@ class Looking(Mode):
         self.memory.kept = dict(self._before)
 
     def made(self, tensor: Any) -> Step | None:
-        """The operator that made a tensor; None of what comes from outside."""
+        """Return the operator that made a tensor; None for one from outside."""
         if not isinstance(tensor, Tensor) or not self._storages.knows(tensor):
             return None
         return self.steps[self._storages.read(tensor)[0]]
 
     def before(self, step: Step) -> Iterator[Step]:
-        """The operators that made what it read."""
+        """Yield the operators that made what it read."""
         return (self.steps[index] for index in step.inputs if index >= 0)
 
     def parameter_of(self, tensor: Any) -> str:
-        """The parameter whose values a tensor holds, also in another format or layout; "" if none's."""
+        """Return the parameter whose values a tensor holds, also in another format or layout; "" if none's."""
         if not isinstance(tensor, Tensor):
             return ""
         step = self.made(tensor)
         return self._parameters.get(storage_key(tensor), "") if step is None else step.parameter
 
     def product_behind(self, tensor: Tensor) -> Step | None:
-        """The nearest product with a parameter that a tensor descends from."""
+        """Return the nearest product with a parameter that a tensor descends from; None if there is none nearby."""
         first = self.made(tensor)
         waiting, seen = [first] if first is not None else [], set[int]()
         while waiting and len(seen) < _FARTHEST:
@@ -179,7 +179,7 @@ class Looking(Mode):
         return None
 
     def descends(self, tensor: Tensor, *ops: str) -> Step | None:
-        """The nearest of these operators that a tensor is made from; products are not looked behind."""
+        """Return the nearest of these operators that a tensor is made from, not looking behind products; else None."""
         step = self.made(tensor)
         waiting, seen = [step] if step is not None else [], set[int]()
         while waiting and len(seen) < _FARTHEST:
@@ -192,7 +192,7 @@ class Looking(Mode):
         return None
 
     def unit_dim(self, tensor: Tensor) -> int:
-        """The dimension of a tensor that counts units, or channels: that of the product that it was made by.
+        """Return the dimension of a tensor that counts units, or channels: that of the product that it was made by.
 
         Where the product was cut into parts, the largest dimension that it may have been cut into.
         """
@@ -204,7 +204,7 @@ class Looking(Mode):
         return parts[max(parts)] if parts else usual
 
     def behind(self, values: Sequence[Tensor]) -> frozenset[int]:
-        """All operators that these values descend from."""
+        """Return the indices of all operators that these values descend from."""
         waiting = [step.index for value in values if (step := self.made(value)) is not None]
         seen = set[int]()
         while waiting:
@@ -215,7 +215,7 @@ class Looking(Mode):
         return frozenset(seen)
 
     def settle(self) -> list[tuple[Found, Sequence[float]]]:
-        """What was found, with its numbers: one transfer for each device."""
+        """Return what was found, with its numbers: one transfer for each device."""
         found = [each for each in self.found if each.is_meant()]
         numbers: dict[int, list[float]] = {}
         for device in {each.values.device for each in found}:
@@ -275,14 +275,14 @@ class Looking(Mode):
 
 
 def _named(func: Any, args: Any, kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """Arguments by their names in the schema; those that were not given have their defaults."""
+    """Return the arguments by their names in the schema; those that were not given have their defaults."""
     found = {argument.name: argument.default_value for argument in declared(func)}
     found.update(zip(found, args, strict=False))
     return {**found, **kwargs}
 
 
 def streak(call: Call, port: str, answered: Tensor) -> Tensor:
-    """How many looks in a row each has not answered, this one included: float32, on its device."""
+    """Return for how many looks in a row each has not answered, this one included: float32, on its device."""
     before = call.kept(port, torch.zeros(answered.shape, device=answered.device))
     now = torch.where(answered, torch.zeros_like(before), before + 1)
     call.keep(port, now)
@@ -290,12 +290,12 @@ def streak(call: Call, port: str, answered: Tensor) -> Tensor:
 
 
 def looks_so_far(call: Call, port: str, like: Tensor) -> Tensor:
-    """How often this operator was looked at: 0-d."""
+    """Return how often this operator was looked at, as a 0-d tensor."""
     n = call.kept(f"{port}.n", torch.zeros((), device=like.device)) + 1
     call.keep(f"{port}.n", n)
     return n
 
 
 def by_unit(values: Tensor, dim: int) -> Tensor:
-    """[units, elements of each]."""
+    """Return the values as [units, elements of each]."""
     return values.movedim(dim, 0).reshape(values.shape[dim], -1)

@@ -15,7 +15,7 @@ from hypocenter.domains import DOMAINS, Domain
 def measured(
     op: str, floating: Sequence[NDArray[Any]], given: Sequence[Any], bad: NDArray[np.bool_] | None, axis: int
 ) -> dict[str, float | str]:
-    """Zeros, numbers outside a domain, masked rows, how many elements were added up.
+    """Return facts about operands: zeros, numbers outside a domain, masked rows, how many elements were added up.
 
     Args:
         op: base name of the operator.
@@ -43,7 +43,7 @@ def measured(
 
 
 def outside(op: str, operands: Sequence[Any], bad: npt.NDArray[np.bool_]) -> dict[str, float | str]:
-    """Named numbers; none when all of them lie within, or nothing is known of the function.
+    """Return named numbers on operands outside the domain; none if all are within, or the function is not known.
 
     Args:
         op: base name of the operator.

@@ -31,7 +31,7 @@ class Node:
 
     @property
     def bad_output(self) -> Held | None:
-        """The first output that is not finite."""
+        """The first output that is not finite; None if all are."""
         return next((out for out in self.outputs if not bool(np.isfinite(out.array).all())), None)
 
 

@@ -13,7 +13,7 @@ from hypocenter.tap.tree import flatten, replace_tensors
 
 
 def ports(args: Any, kwargs: Any) -> list[tuple[str, Tensor]]:
-    """The tensors among arguments by the names under which they are recorded."""
+    """Return the tensors among arguments by the names under which they are recorded."""
     found: list[tuple[str, Tensor]] = []
     for key, value in (*enumerate(args), *kwargs.items()):
         found += [(f"in[{key}]", value)] if isinstance(value, Tensor) else flatten(value, f"in[{key}]")
@@ -21,7 +21,7 @@ def ports(args: Any, kwargs: Any) -> list[tuple[str, Tensor]]:
 
 
 def fed(args: Any, kwargs: Any, stored: Mapping[str, Stored], call: int) -> tuple[Any, Any]:
-    """The arguments with recorded tensors in place of the caller's own, where shapes are the same."""
+    """Return the arguments with recorded tensors in place of the caller's own, where shapes are the same."""
     suffix = f"#{call}" if call else ""
     new: dict[int, Tensor] = {}
     for port, tensor in ports(args, kwargs):
@@ -39,7 +39,7 @@ def fed(args: Any, kwargs: Any, stored: Mapping[str, Stored], call: int) -> tupl
 def executed(
     module: nn.Module, args: Any, kwargs: Any, stored: Mapping[str, Stored], suffix: str
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
-    """Outputs, gradients of inputs and of own parameters, by port; the module's random numbers and buffers stay."""
+    """Run a module; return outputs, gradients of inputs and of own parameters. Random numbers and buffers stay."""
     fresh: dict[int, Tensor] = {}
 
     def leaf(tensor: Tensor) -> Tensor:
@@ -99,7 +99,7 @@ def _outputs(output: Any) -> list[tuple[str, Tensor]]:
 
 
 def tensor_of(stored: Stored, like: Tensor, *, keep_dtype: bool = False) -> Tensor:
-    """Recorded values as a tensor like another one: its device, and its format if both are floats."""
+    """Return recorded values as a tensor like another one: on its device, and in its format if both are floats."""
     values = torch.from_numpy(stored.values().copy())
     own = getattr(torch, stored.dtype, torch.float32)
     if keep_dtype or not (own.is_floating_point and like.is_floating_point()):
@@ -108,5 +108,5 @@ def tensor_of(stored: Stored, like: Tensor, *, keep_dtype: bool = False) -> Tens
 
 
 def array_of(tensor: Tensor) -> Any:
-    """Its values in float64, as NumPy has them."""
+    """Return its values in float64 as a NumPy array."""
     return tensor.detach().to("cpu", torch.float64).numpy()

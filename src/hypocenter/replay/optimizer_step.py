@@ -19,7 +19,7 @@ SAFE_EPS = 1e-4  # representable in float16 (smallest normal 6.1e-5), the usual 
 
 
 def explain(base: Evidence, optimizer: torch.optim.Optimizer, parameter: torch.Tensor, name: str) -> Evidence:
-    """Evidence for trigger nonfinite-param, from the optimizer's state as the update left it.
+    """Return the evidence for trigger nonfinite-param, from the optimizer's state as the update left it.
 
     For the Adam family the update is recomputed at the bad coordinates in float64, and in the state's own format with a
     representable eps.
@@ -63,13 +63,13 @@ def explain(base: Evidence, optimizer: torch.optim.Optimizer, parameter: torch.T
 
 
 def _uncorrected(mean: torch.Tensor, square: torch.Tensor, eps: float) -> torch.Tensor:
-    """Adam's direction. Its corrections for the bias are left out: they change no zero."""
+    """Return Adam's direction. Its corrections for the bias are left out: they change no zero."""
     options = AdamOptions(eps=eps, bias_correction=False)
     return Adam.direction(mean, {"exp_avg": mean, "exp_avg_sq": square, "step": 1}, options)
 
 
 def _here(tensor: torch.Tensor) -> torch.Tensor:
-    """Of a DTensor what is on this rank: asking for the rest would be a collective."""
+    """Return what is on this rank of a DTensor: asking for the rest would be a collective."""
     return getattr(tensor, "_local_tensor", tensor).detach()
 
 

@@ -25,7 +25,7 @@ BUFFER, FLAG = "main_grad", "grad_added_to_main_grad"
 
 
 class OwnBuffers:
-    """Zeros in place of `main_grad`.
+    """Put zeros in place of `main_grad` during a replay.
 
     Attributes:
         has_hidden: whether parameters are without one.
@@ -45,7 +45,7 @@ class OwnBuffers:
 
     @contextlib.contextmanager
     def in_place(self) -> Generator[None, None, None]:
-        """The run's are out of reach; afterwards all is as it was.
+        """Put the run's buffers out of reach in this block; afterwards all is as it was.
 
         Raises:
             ReplayImpossible: a framework keeps them in its own way.
@@ -66,7 +66,7 @@ class OwnBuffers:
     def gradient(
         self, parameter: torch.Tensor, computed_with: torch.Tensor, given: torch.Tensor | None
     ) -> torch.Tensor | None:
-        """What backward has computed for a parameter, or None.
+        """Return what backward has computed for a parameter, or None.
 
         Args:
             computed_with: the parameter, or what stood for it.
@@ -101,7 +101,7 @@ def _put_back(attributes: dict[str, Any], before: dict[str, Any]) -> None:
 
 
 class OwnParameters:
-    """Parameters that stand for those of modules: same values, and no node that anybody else knows."""
+    """Parameters that stand for those of modules: the same values, and no graph node that anybody else knows."""
 
     def __init__(self, modules: Iterable[torch.nn.Module]) -> None:
         holders = {id(module): module for root in modules for module in root.modules()}.values()
@@ -115,7 +115,7 @@ class OwnParameters:
 
     @contextlib.contextmanager
     def in_place(self) -> Generator[None, None, None]:
-        """The modules hold them; afterwards the run's own again."""
+        """Let the modules hold these in this block; afterwards the run's own again."""
         for _, _, p in self._held:
             if id(p) not in self._of:
                 stand_in = self._of[id(p)] = torch.nn.Parameter(p.detach(), requires_grad=p.requires_grad)
@@ -129,12 +129,12 @@ class OwnParameters:
             yield
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What stands for this one, or itself."""
+        """Return what stands for this tensor, or the tensor itself."""
         return self._of.get(id(tensor), tensor)
 
 
 def why_not(modules: Iterable[torch.nn.Module], parameters: Sequence[torch.Tensor]) -> str:
-    """Why accumulating gradients cannot be kept from whoever listens to parameters, or ''."""
+    """Return why whoever listens to parameters would hear of accumulated gradients; "" if nobody would."""
     is_all = all(_can_be_replaced(p) for p in parameters)
     is_all = is_all and not any(isinstance(m, torch.jit.ScriptModule) for root in modules for m in root.modules())
     return "" if is_all else "reentrant checkpointing hands gradients to the wrapper of the model"

@@ -41,7 +41,7 @@ class OwnGroups:
         self._twins: dict[str, tuple[Any, str]] = {}
 
     def twin(self, group: Any) -> tuple[Any, str]:
-        """The group that stands for one of the user's, and the name under which functional collectives find it."""
+        """Return the group that stands for one of the user's, and the name by which functional collectives find it."""
         from torch.distributed import PrefixStore, ProcessGroup, ProcessGroupGloo
         from torch.distributed import distributed_c10d as c10d
 
@@ -64,7 +64,7 @@ class OwnGroups:
         return self._twins[name]
 
     def close(self) -> None:
-        """The replay is over, or broken off here: whoever waits for this rank gets an error at once.
+        """End the replay, or break it off here: whoever waits for this rank gets an error at once.
 
         Nothing of ours is under way at this moment, for every collective was waited for, so nothing is waited for now.
         """
@@ -74,7 +74,7 @@ class OwnGroups:
 
 
 class OwnCollectives(Mode):
-    """Sends every collective to the twin of its group, and waits for it.
+    """Send every collective to the twin of its group, and wait for it.
 
     Raises:
         ReplayImpossible: a collective that gloo does not know, or to which another rank did not come.
@@ -86,7 +86,7 @@ class OwnCollectives(Mode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Compiled regions are run eagerly in a replay."""
+        """Return True: compiled regions are run eagerly in a replay."""
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -117,7 +117,7 @@ class _Call:
             self._divide_by = self._size
 
     def made(self) -> Any:
-        """Its result, as the caller expects it."""
+        """Make the collective and return its result, as the caller expects it."""
         out = self._func(*self._args, **self._kwargs)
         if self._is_functional:
             return self._functional(out)
@@ -192,7 +192,7 @@ class _Call:
 
 
 def _over(work: Any) -> Any:
-    """A work that is over: gloo's may copy the result anew each time that somebody waits."""
+    """Return a work that is over: gloo's may copy the result anew each time that somebody waits."""
     kind = getattr(_c10d, "FakeWork", None)
     return work if kind is None else kind().boxed()
 

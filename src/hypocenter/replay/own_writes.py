@@ -19,7 +19,7 @@ _MAKES = frozenset({"aten.lift_fresh.default", "aten.lift.default"})  # they giv
 
 
 class OwnWrites(Mode):
-    """Refuses operators that write to tensors from before. To be entered around a forward.
+    """Refuse operators that write to tensors from before. To be entered around a forward.
 
     Args:
         put_back: tensors that get their values back afterwards.
@@ -56,7 +56,7 @@ class OwnWrites(Mode):
 
 
 def _tensors(*values: Any) -> Iterator[torch.Tensor]:
-    """Those that an operator is given, or gives."""
+    """Yield the tensors that an operator is given, or gives."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value

@@ -19,7 +19,7 @@ LossOf = Callable[..., tuple[Tensor, Any]]
 
 
 def losses_and_norms(loss_of: LossOf, parameters: Sequence[Tensor], n_rows: int) -> tuple[list[float], list[float]]:
-    """Of each row of the batch alone.
+    """Return losses and gradient norms of each row of the batch alone.
 
     Args:
         loss_of: does the step again with one row.
@@ -54,7 +54,7 @@ def losses_and_norms(loss_of: LossOf, parameters: Sequence[Tensor], n_rows: int)
 
 
 def total(roots: Sequence[Tensor], seeds: Sequence[Tensor | None]) -> tuple[Tensor, Tensor]:
-    """What backward starts from as one number; and the sum of the losses among it."""
+    """Return what backward starts from as one number, and the sum of the losses in it."""
     parts = [
         root.sum() if seed is None else (root * seed.to(root.dtype)).sum()
         for root, seed in zip(roots, seeds, strict=True)
@@ -67,7 +67,7 @@ def total(roots: Sequence[Tensor], seeds: Sequence[Tensor | None]) -> tuple[Tens
 
 @contextlib.contextmanager
 def parameters_replaced(modules: Sequence[nn.Module], stand_ins: Mapping[int, Tensor]) -> Generator[None, None, None]:
-    """Other tensors in the place of parameters, by the parameter's id; also in lists of them, as RNNs keep."""
+    """Put other tensors in the place of parameters, by the parameter's id; also in lists of them, as RNNs keep."""
     owners = [owner for outermost in modules for owner in outermost.modules()]
     held: list[tuple[Any, str | int, Any]] = [
         (owner._parameters, name, p) for owner in owners for name, p in owner._parameters.items() if id(p) in stand_ins

@@ -21,9 +21,9 @@ class Place:
     forward_op: str = ""  # in backward: the forward operator whose gradient this is
 
     def source(self) -> Source | None:
-        """The line with its text."""
+        """Return the line with its text; None if it is not known."""
         return None if self.code is None else source_of(self.code.co_filename, self.line, self.code.co_name)
 
     def backward(self, forward_op: str) -> Place:
-        """Of the gradient of an operator that ran here."""
+        """Return the place of the gradient of an operator that ran here."""
         return replace(self, phase="backward", forward_op=forward_op)

@@ -17,7 +17,7 @@ from hypocenter.tap.tracer import OpTracer
 
 
 class Preparation:
-    """Follows bad tensors that came from outside the tape of a step back into its prelude.
+    """Follow bad tensors that came from outside the tape of a step back into its prelude.
 
     Args:
         tape: of the step; knows which of the user's tensors a leaf stands for.
@@ -38,7 +38,7 @@ class Preparation:
         self._tape, self._prelude, self._replayer, self._names, self._loaded = tape, prelude, replayer, names, loaded
 
     def of(self, leaf: torch.Tensor) -> tuple[OpTracer, torch.Tensor] | None:
-        """The trace of what made it, and the tensor made again; None: nothing did that can be done again.
+        """Return the trace of what made it, and the tensor made again; None if that cannot be done again.
 
         Args:
             leaf: as the trace of the micro-batch has it, or a value of the program itself.
@@ -56,7 +56,7 @@ class Preparation:
         return (tracer, made) if _is_like(made, leaf) else None
 
     def _made_on(self, leaf: torch.Tensor) -> tuple[Tape, int] | None:
-        """The tape that has what made it, and its number there.
+        """Return the tape that has what made it, and its number there; None if none has.
 
         What needs no gradients is made on the prelude of what the step computes, and of what the step computes.
         """
@@ -67,16 +67,16 @@ class Preparation:
         return None
 
     def is_constant(self, leaf: torch.Tensor) -> bool:
-        """Whether nothing is known to have computed this tensor's infinities: then they are taken for a mask."""
+        """Return whether nothing is known to have computed this tensor's infinities: then they are taken for a mask."""
         done_again = self.of(leaf)
         return done_again is None or not done_again[0].edge_to(done_again[1]).bits & NEGINF
 
     def from_loader(self, leaf: torch.Tensor) -> FromLoader | None:
-        """What a DataLoader gave, if this tensor of the step or its prelude is that, and has not been changed since."""
+        """Return what a DataLoader gave, if this tensor is that and was not changed since; else None."""
         return self._loaded([*self._tape.originals(leaf), *self._prelude.originals(leaf)])
 
     def indices(self, inputs: Sequence[torch.Tensor], n_rows: int) -> tuple[int, ...]:
-        """Of the dataset, one for each row of the batch; empty: not known, or several loaders do not agree.
+        """Return the dataset's index of each row of the batch; empty if not known, or if several loaders do not agree.
 
         Args:
             inputs: of the micro-batch, from outside.
@@ -102,5 +102,5 @@ class Preparation:
 
 
 def _is_like(made: torch.Tensor, leaf: torch.Tensor) -> bool:
-    """Whether the same elements are finite: else something took part that was not done again."""
+    """Return whether the same elements are finite: else something took part that was not done again."""
     return made.shape == leaf.shape and torch.equal(torch.isfinite(made), torch.isfinite(leaf))

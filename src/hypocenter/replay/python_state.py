@@ -41,7 +41,7 @@ Undo = Callable[[], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """What a framework's modules and tensors are.
+    """How a framework's modules and tensors are handled.
 
     Attributes:
         own: attributes of every module, which others see to: parameters, buffers, hooks and flags.
@@ -73,7 +73,7 @@ def kept(
     *,
     must_be_all: bool = False,
 ) -> Generator[list[Any], None, None]:
-    """Inside this block these may be called; after it what they keep in Python is as it was.
+    """Let these be called in this block; after it what they keep in Python is as it was.
 
     Gives the tensors among it, whose values are put back.
 
@@ -99,7 +99,7 @@ def kept(
 
 
 def why_not(kind: Kind, parts: Iterable[Any], functions: Iterable[Any] = ()) -> str:
-    """What these hold that cannot be put back, in words, or ''."""
+    """Return what these hold that cannot be put back, in words; "" if nothing."""
     state = _State(kind, copies_values=False)
     state.take(parts, functions)
     return state.lasting
@@ -121,23 +121,23 @@ class _State:
         self._n_bytes = 0
 
     def tensors(self) -> list[Any]:
-        """Those that were copied."""
+        """Return the tensors that were copied."""
         return [value for value in self._seen.values() if isinstance(value, self._kind.tensor)]
 
     def put_back(self) -> None:
-        """Make all as it was."""
+        """Restore everything as it was."""
         for undo in reversed(self._undo):
             undo()
 
     def take(self, parts: Iterable[Any], functions: Iterable[Any]) -> None:
-        """Modules, and functions of the user's."""
+        """Copy what modules, and functions of the user's, hold."""
         for part in parts:
             self._take_module(part)
         for function in functions:
             self._take_function(function, DEPTH)
 
     def _take_module(self, module: Any) -> None:
-        """Its own attributes, the globals of its code, and what its hooks hold."""
+        """Copy a module's own attributes, the globals of its code, and what its hooks hold."""
         attributes, name = vars(module), self._kind.forward
         self._take_dict(attributes, DEPTH, left_out=self._kind.own)
         for kind in type(module).__mro__:
@@ -150,14 +150,14 @@ class _State:
                 self._take(hook, DEPTH)
 
     def _take_code(self, forward: Any) -> None:
-        """The globals of a kind of modules."""
+        """Copy the globals of a class of modules."""
         self._take_globals(forward)
         if isinstance(forward, FunctionType):
             for name in forward.__code__.co_names:
                 self._look_for_lasting(forward.__globals__.get(name))
 
     def _take(self, value: Any, depth: int) -> None:
-        """Whatever it is; what cannot change, or is nobody's but a library's, is passed by."""
+        """Copy a value of any kind; what cannot change, or belongs to a library, is passed by."""
         if value is None or type(value) in self._kind.constants or depth < 0 or id(value) in self._seen:
             return
         if isinstance(value, (*self._kind.left_alone, type, ModuleType)):
@@ -220,7 +220,7 @@ class _State:
             self._take(each, depth - 1)
 
     def _take_function(self, function: Any, depth: int) -> None:
-        """What it closes over, what it is bound to, and the globals of its file."""
+        """Copy what a function closes over, what it is bound to, and the globals of its file."""
         if isinstance(function, MethodType):
             self._take(function.__self__, depth - 1)
             function = function.__func__
@@ -238,7 +238,7 @@ class _State:
         self._take(value, depth - 1)
 
     def _take_globals(self, function: Any) -> None:
-        """Numbers, containers and generators: what `global` and `append` change."""
+        """Copy numbers, containers and generators among the globals: what `global` and `append` change."""
         if isinstance(function, FunctionType) and not is_installed(function.__code__.co_filename):
             self._take_dict(function.__globals__, 2, only=self._may_be_state)
 
@@ -281,7 +281,7 @@ def _set_dict(held: dict[Any, Any], before: dict[Any, Any], left_out: frozenset[
 
 
 def _of_generator(value: Any) -> Callable[[], None] | None:
-    """Puts a generator of random numbers back to where it is now; None of what is none."""
+    """Return what puts a generator of random numbers back to where it is now; None if it is none."""
     if isinstance(value, random.Random):
         of_python = value.getstate()
         return lambda: value.setstate(of_python)
@@ -295,7 +295,7 @@ def _of_generator(value: Any) -> Callable[[], None] | None:
 
 
 def _of_iterator(value: Any) -> Callable[[], None] | None:
-    """Puts an iterator over a sequence back to where it is now; None of what is none, and of one at its end."""
+    """Return what puts an iterator over a sequence back to where it is now; None for others, or one at its end."""
     if not isinstance(value, _ITERATORS):
         return None
     iterator: Any = value
@@ -309,7 +309,7 @@ def _is_of_the_user(kind: type) -> bool:
 
 
 def is_installed(filename: str) -> bool:
-    """Whether this code came with Python or with a package."""
+    """Return whether this code came with Python or with a package."""
     return is_library(filename) or filename.startswith(_INSTALLED)
 
 

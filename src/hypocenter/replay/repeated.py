@@ -17,7 +17,7 @@ T = TypeVar("T")
 def repeated(
     found: Rerun, again: Callable[[], T | None], equal: Callable[[T, T], bool], first: T, original: T
 ) -> Rerun:
-    """Until it gives something else than the first time, or often enough.
+    """Execute an op until it gives something else than the first time, or often enough; return what came of it.
 
     Args:
         found: what came of the first time.

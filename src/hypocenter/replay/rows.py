@@ -26,22 +26,22 @@ class Rows(Protocol):
 
     @property
     def n(self) -> int:
-        """Rows of the result."""
+        """The number of rows of the result."""
         ...
 
     @property
     def of_one(self) -> Effort:
-        """FLOPs of one row, and what is held whatever their number."""
+        """The effort for one row: its FLOPs, and the bytes held whatever the number of rows."""
         ...
 
     def done(self, rows: torch.Tensor, dtype: torch.dtype | None, device: torch.device) -> torch.Tensor:
-        """Those rows, one each; in `dtype`, or in the operator's own."""
+        """Compute these rows, in `dtype` or in the operator's own format."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Products:
-    """beta · added + alpha · (a @ b), for a and b of two or three dimensions."""
+    """Rows of beta · added + alpha · (a @ b), for a and b of two or three dimensions."""
 
     a: torch.Tensor  # (batch, rows, inner)
     b: torch.Tensor  # (batch, inner, columns)
@@ -51,22 +51,22 @@ class Products:
     is_of_magnitudes: bool = False
 
     def of_magnitudes(self) -> Products:
-        """The same of magnitudes."""
+        """Return the same computation with the magnitudes of all values."""
         return replace(self, alpha=abs(self.alpha), beta=abs(self.beta), is_of_magnitudes=True)
 
     @property
     def n(self) -> int:
-        """Rows of the result."""
+        """The number of rows of the result."""
         return self.a.shape[0] * self.a.shape[1]
 
     @property
     def of_one(self) -> Effort:
-        """One row of a times one matrix."""
+        """The effort for one row of a times one matrix."""
         n = self.b.shape[1] * self.b.shape[2]
         return Effort(flops=2.0 * n, bytes=8.0 * (n + self.b.shape[1] + self.b.shape[2]))
 
     def done(self, rows: torch.Tensor, dtype: torch.dtype | None, device: torch.device) -> torch.Tensor:
-        """Those rows."""
+        """Compute these rows."""
         dtype = dtype or self.a.dtype
         rows, per = rows.cpu(), self.a.shape[1]
         out = torch.empty(len(rows), self.b.shape[2], dtype=dtype, device=device)
@@ -89,52 +89,52 @@ class Products:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Queries:
-    """Attention."""
+    """Rows of attention: its queries."""
 
     call: Attention
 
     @property
     def n(self) -> int:
-        """Queries of all heads."""
+        """The number of queries over all heads."""
         return self.call.n_rows
 
     @property
     def of_one(self) -> Effort:
-        """One query."""
+        """The effort for one query."""
         return Effort(flops=self.call.flops_of_row, bytes=self.call.bytes)
 
     def done(self, rows: torch.Tensor, dtype: torch.dtype | None, device: torch.device) -> torch.Tensor:
-        """Those rows. Fused kernels add up in float32, and only their result is in a 16-bit format."""
+        """Compute these rows. Fused kernels add up in float32, and only their result is in a 16-bit format."""
         inner = dtype or torch.promote_types(self.call.q.dtype, torch.float32)
         return self.call.rows(rows, inner, device).to(dtype or self.call.q.dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueryGradients:
-    """One of the gradients of attention."""
+    """Rows of one of the gradients of attention."""
 
     call: AttentionBackward
     result: int
 
     @property
     def n(self) -> int:
-        """Queries or keys of all heads."""
+        """The number of queries or keys over all heads."""
         return self.call.n_rows(self.result)
 
     @property
     def of_one(self) -> Effort:
-        """One of them."""
+        """The effort for one query or key."""
         return Effort(flops=self.call.flops_of_row(self.result), bytes=self.call.bytes)
 
     def done(self, rows: torch.Tensor, dtype: torch.dtype | None, device: torch.device) -> torch.Tensor:
-        """Those rows, added up as fused kernels do."""
+        """Compute these rows, added up as fused kernels do."""
         own = self.call.forward.q.dtype
         inner = dtype or torch.promote_types(own, torch.float32)
         return self.call.rows(self.result, rows, inner, device).to(dtype or own)
 
 
 def by_rows(func: Any, args: Any, kwargs: Any, outputs: Any, result: int = 0) -> Rows | None:
-    """How to do single rows of one of its results again; None where that is not known."""
+    """Return how to do single rows of one of its results again; None where that is not known."""
     name = func.__name__.partition(".")[0]
     backward = AttentionBackward.of(func, args, kwargs)
     if backward is not None and result <= VALUES:
@@ -159,7 +159,7 @@ def by_rows(func: Any, args: Any, kwargs: Any, outputs: Any, result: int = 0) ->
 
 
 def chosen(bad: torch.Tensor, n: int, most: int, others_at_most: int = SAMPLED) -> torch.Tensor:
-    """At most `most` of n rows: those that hold bad elements first, then some of the others, spread evenly.
+    """Choose at most `most` of n rows: those with bad elements first, then some of the others, spread evenly.
 
     Args:
         bad: numbers of the rows that hold bad elements, rising.
@@ -174,7 +174,7 @@ def chosen(bad: torch.Tensor, n: int, most: int, others_at_most: int = SAMPLED) 
 
 
 def as_rows(tensor: torch.Tensor, rows: Rows) -> torch.Tensor:
-    """The operator's result, one row each."""
+    """Return the operator's result as a matrix with a line for each row."""
     return tensor.reshape(rows.n, math.prod(tensor.shape) // max(1, rows.n))
 
 

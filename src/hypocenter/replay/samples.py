@@ -26,16 +26,16 @@ IsSound = Callable[[Sequence[int]], bool]
 
 
 class Shaped(Protocol):
-    """A tensor or an array."""
+    """Anything with a shape: a tensor or an array."""
 
     @property
     def shape(self) -> Any:
-        """Its sizes."""
+        """The sizes of its dimensions."""
         ...
 
 
 def batch_size(inputs: Sequence[Shaped]) -> int:
-    """The first dimension that most of the inputs from outside share; 0 when there is none.
+    """Return the first dimension that most of the inputs from outside share; 0 when there is none.
 
     Ties go to the first input: it is what the model was called with.
     """
@@ -44,7 +44,7 @@ def batch_size(inputs: Sequence[Shaped]) -> int:
 
 
 def rows_of(bad: ArrayLike, n_rows: int) -> tuple[int, ...]:
-    """Rows that a mask of bad elements would belong to if its first dimension were the batch, or a multiple of it.
+    """Return rows that a mask of bad elements would belong to if its first dimension were the batch, or a multiple.
 
     (batch * heads, ...) and (batch * tokens, ...) are laid out batch first. A guess, to be tried. Empty: no guess.
     """
@@ -63,7 +63,7 @@ def named(
     unsound_alone: Callable[[], Sequence[int] | None] | None = None,
     most_steps: float = math.inf,
 ) -> Evidence:
-    """Evidence with the batch rows that are to blame: without them the step is sound, with them alone it is not.
+    """Return the evidence with the batch rows to blame: without them the step is sound, with them alone it is not.
 
     Args:
         evidence: with leaf and origin filled in.
@@ -90,7 +90,7 @@ def named(
 
 
 class _Trial:
-    """Replays parts of a batch, as long as patience lasts."""
+    """Replay parts of a batch, as long as patience lasts."""
 
     def __init__(self, is_sound: IsSound, n_rows: int, most_steps: float = math.inf) -> None:
         self._is_sound, self._n_rows = is_sound, n_rows
@@ -99,7 +99,7 @@ class _Trial:
         self._until = time.perf_counter() + PATIENCE_S
 
     def is_to_blame(self, rows: Sequence[int]) -> bool:
-        """Sound without them, and not sound with them alone.
+        """Return whether the step is sound without these rows, and not sound with them alone.
 
         Where rows are compared with each other, or normalised over, one alone shows nothing: then with them and half of
         the rest.
@@ -121,7 +121,7 @@ class _Trial:
             return False
 
     def found(self, unsound_alone: Callable[[], Sequence[int] | None] | None) -> tuple[int, ...]:
-        """Rows that are not sound alone; none when they are too many to be the samples' fault."""
+        """Return rows that are not sound alone; none when they are too many to be the samples' fault."""
         if unsound_alone is not None:
             self._counts(range(self._n_rows))
             if told := unsound_alone():  # none of them: rows are compared with each other
@@ -129,7 +129,8 @@ class _Trial:
         return self._found_by_halves()
 
     def _found_by_halves(self) -> tuple[int, ...]:
-        """Of what is not sound one half is not; it is tried by itself only if the other one is not either."""
+        """Return bad rows by halving what is not sound; a second half is tried only if the first is not sound
+        either."""
         bad: list[int] = []
         unsound: list[Sequence[int]] = [range(self._n_rows)]
         while unsound:
@@ -169,7 +170,7 @@ class _Trial:
 
 
 def remedy(evidence: Evidence) -> Remedy | None:
-    """Leaving the bad rows out, if a replay without exactly these was finite and they are few."""
+    """Propose to leave the bad rows out, if a replay without exactly these was finite and they are few; else None."""
     n = len(evidence.samples)
     is_in_batch = evidence.leaf_kind == "batch"
     if not n or not evidence.samples_confirmed or (n > max(1, evidence.n_samples // SMALL_PART) and not is_in_batch):

@@ -11,7 +11,7 @@ from hypocenter.replay import alone
 
 @contextlib.contextmanager
 def put_back(functions: Iterable[Callable[..., Any]]) -> Generator[None, None, None]:
-    """Around the replay of these modules: if it raises, every parameter is sharded and every state idle again."""
+    """Shard every parameter and idle every state again if a replay of these modules raises in this block."""
     roots = [f for f in functions if alone.is_gathered(f)]
     try:
         yield
@@ -28,7 +28,7 @@ def _states(root: Any) -> list[Any]:
 
 
 def _reset(state: Any) -> None:
-    """What FSDPState._reset_iter_state does (torch 2.13), for older ones too, state by state."""
+    """Do what FSDPState._reset_iter_state does (torch 2.13), for older versions too, state by state."""
     idle = type(state._training_state).IDLE
     communication = getattr(state, "_comm_ctx", None)
     if communication is not None:

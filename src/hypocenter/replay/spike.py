@@ -50,7 +50,7 @@ class Spike:
 
 
 class SpikeReplay:
-    """Learns from healthy steps what operators usually give, and looks for what is larger in one that is not."""
+    """Learn from healthy steps what operators usually give, and look for what is larger in a step that jumped."""
 
     def __init__(self, replayer: Replayer, names: NameMap, preparation: Preparation | None = None) -> None:
         self._replayer, self._names, self._preparation = replayer, names, preparation
@@ -68,7 +68,7 @@ class SpikeReplay:
         self.modes.learn(self._replayer.modes(microbatch))
 
     def investigate(self, spike: Spike) -> Outcome | None:
-        """Where the jump began, and in which samples; None: neither is proven.
+        """Find where the jump began, and in which samples; return None if neither is proven.
 
         Raises:
             ReplayImpossible: with the reason.
@@ -84,7 +84,7 @@ class SpikeReplay:
 def replace_samples(
     outcome: Outcome, preparation: Preparation | None, replayer: Replayer, microbatch: Microbatch
 ) -> Outcome:
-    """With the indices that a DataLoader drew for the samples."""
+    """Add the indices that a DataLoader drew for the samples."""
     evidence = outcome.evidence
     if preparation is None or not evidence.samples:
         return outcome
@@ -94,7 +94,7 @@ def replace_samples(
 
 
 class _Look:
-    """One micro-batch of a step that jumped."""
+    """Look into one micro-batch of a step that jumped."""
 
     def __init__(
         self, owner: SpikeReplay, replayer: Replayer, names: NameMap, spike: Spike, microbatch: Microbatch
@@ -107,7 +107,7 @@ class _Look:
         self._amplifying: dict[int, bool] = {}
 
     def outcome(self) -> Outcome | None:
-        """What is proven of it."""
+        """Return what is proven of the micro-batch; None if nothing is."""
         spike = self._spike
         tracer, replayed = self._tracing.run_sized(self._microbatch, scale=spike.scale, judge=self._judge)
         if self._is_of_one:
@@ -160,7 +160,7 @@ class _Look:
         return Outcome(evidence=replace(evidence, remedies=(remedy,) if remedy else ()), node=node)
 
     def _unsound_alone(self, n_rows: int, middle: float) -> Sequence[int] | None:
-        """Rows that jump alone; None, and not tried again: the program cannot be vectorised."""
+        """Return the rows that jump alone; None, for good, if the program cannot be vectorised."""
         try:
             losses, norms_ = self._replayer.each_alone(self._microbatch, self._parameters, n_rows)
         except OutOfTime:
@@ -175,7 +175,7 @@ class _Look:
         return [row for row, value in enumerate(values) if not value < max(middle, between)]
 
     def _switched(self, evidence: Evidence, middle: float) -> Evidence | None:
-        """Evidence of modules in another mode than usual, without which it does not jump."""
+        """Return evidence of modules in another mode than usual, without which it does not jump; else None."""
         modes = self._replayer.modes(self._microbatch)
         switched = self._modes.switched(modes)
         if not switched:
@@ -189,7 +189,7 @@ class _Look:
         return None
 
     def _judge(self, tracer: SizeTracer, each: Sized, node: Node) -> bool:
-        """Whether an operator may have begun it: what it read is as usual, or explains little of what it gave.
+        """Return whether an operator may have begun it: what it read is as usual, or explains little of what it gave.
 
         One that no healthy step ran is kept too: where nothing else is found, it is what is new.
         """
@@ -202,7 +202,7 @@ class _Look:
         return found
 
     def _suspects(self, tracer: SizeTracer, replayed: Replayed) -> Sequence[Suspect]:
-        """Of the loss, if that jumped, or else of gradients: those that are large enough to explain it."""
+        """Return the suspects of the loss, if that jumped, or else of gradients, large enough to explain it."""
         least = max(_LEAST, _SHARE * self._spike.jump.octaves)
         grads = [grad for grad in replayed.grads if grad is not None]
         for values in ([replayed.values] if self._spike.of == LOSS else []) + [grads]:
@@ -214,7 +214,7 @@ class _Look:
     def _chosen(
         self, tracer: SizeTracer, found: Sequence[Suspect], middle: float
     ) -> tuple[Suspect | None, dict[str, float]]:
-        """The first of them, or parameters and buffers without whose size it does not jump; and facts that prove it."""
+        """Choose the first suspect, or parameters and buffers without whose size it does not jump; add facts."""
         state = [s for s in found if s.producer < 0 and tracer.leaves[-1 - s.producer].kind in ("param", "buffer")]
         without = self._without(tracer, state)
         if without < middle:
@@ -222,7 +222,7 @@ class _Look:
         return next(iter(found), None), {}
 
     def _without(self, tracer: SizeTracer, state: Sequence[Suspect]) -> float:
-        """What jumped, with these parameters and buffers at their usual size; inf: that cannot be done."""
+        """Return what jumped, with these parameters and buffers at their usual size; inf if that cannot be done."""
         known: dict[str, Tensor] = dict(self._names.buffers()) | dict(self._replayer.parameters(self._names))
         octaves = {known.get(tracer.leaves[-1 - s.producer].name): s.above for s in state}
         sound = {tensor: above for tensor, above in octaves.items() if tensor is not None and can_be(tensor)}
@@ -235,7 +235,7 @@ class _Look:
         return suspects(targets, tracer.sized, self._usual, self._amplifying)
 
     def _new_operation(self, evidence: Evidence, tracer: SizeTracer, replayed: Replayed) -> Outcome | None:
-        """Evidence of an operation that no healthy step had, the one that gives most of what it reads."""
+        """Return evidence of an operation that no healthy step had, the one that amplifies most; else None."""
         sized = tracer.sized
         new = new_operators([tracer.edge_to(value).producer for value in replayed.values], sized, self._usual)
         if not new:
@@ -247,12 +247,12 @@ class _Look:
 
     @staticmethod
     def _gain(each: Sized, sized: Mapping[int, Sized]) -> float:
-        """Octaves; 0 where one of both sizes is not known."""
+        """Return by how many octaves it gives more than it reads; 0 where one of both sizes is not known."""
         gain = each.octave - largest_read(each, sized)
         return gain if math.isfinite(gain) else 0.0
 
     def _size(self, replayed: Replayed) -> float:
-        """Of what jumped, as this micro-batch alone has it, without the loss scale."""
+        """Return the size of what jumped, in this micro-batch alone, without the loss scale."""
         if self._spike.of == LOSS:
             values = [v for v in replayed.values if v.numel() == 1]
             return abs(math.fsum(to_host(values))) / self._spike.scale if values else 0.0
@@ -260,7 +260,7 @@ class _Look:
         return math.hypot(*to_host(norms(grads))) / self._spike.scale if grads else 0.0
 
     def _described(self, evidence: Evidence, tracer: SizeTracer, suspect: Suspect) -> tuple[Evidence, Tensor | None]:
-        """Evidence with the place, and by how many octaves each of its values is below the largest."""
+        """Return the evidence with the place, and by how many octaves each of its values is below the largest."""
         each = tracer.sized[suspect.producer]
         place = self._usual.largest(each, tracer.sized)[1]
         octave, read, known = each.octaves[place], largest_read(each, tracer.sized), self._usual.of(each, place)
@@ -295,7 +295,7 @@ def _below_largest(values: Tensor) -> Tensor:
 
 
 def _rows(below: Tensor, above: float, n_rows: int) -> tuple[int, ...]:
-    """Rows in which values are larger than usual; of many those with the largest.
+    """Return rows in which values are larger than usual; if these are many, those with the largest.
 
     Args:
         below: by how many octaves each value is below the largest.
@@ -308,7 +308,7 @@ def _rows(below: Tensor, above: float, n_rows: int) -> tuple[int, ...]:
 
 
 def _at_largest(node: Node, output: Tensor) -> str:
-    """The operands at the largest element of an element-wise result: "3.1, 1.2e-09"."""
+    """Return the operands at the largest element of an element-wise result, as in "3.1, 1.2e-09"; "" for others."""
     index = int(output.abs().argmax())
     found: list[str] = []
     for _, operand in tensors((node.args, node.kwargs)):
@@ -321,18 +321,18 @@ def _at_largest(node: Node, output: Tensor) -> str:
 
 
 class Modes:
-    """Modes that healthy steps had."""
+    """Remember in which modes modules were in healthy steps."""
 
     def __init__(self) -> None:
         self._seen: weakref.WeakKeyDictionary[nn.Module, list[int]] = weakref.WeakKeyDictionary()
 
     def learn(self, modes: Mapping[nn.Module, bool]) -> None:
-        """Take in those of a healthy step."""
+        """Take in the modes of a healthy step."""
         for module, is_training in modes.items():
             self._seen.setdefault(module, [0, 0])[is_training] += 1
 
     def switched(self, modes: Mapping[nn.Module, bool]) -> Sequence[nn.Module]:
-        """Modules in a mode that no healthy step had them in."""
+        """Return modules in a mode that no healthy step had them in."""
         return [m for m, is_training in modes.items() if self._is_new(self._seen.get(m), is_training)]
 
     @staticmethod
@@ -342,7 +342,7 @@ class Modes:
 
 @contextlib.contextmanager
 def turned(modules: Sequence[nn.Module]) -> Generator[None, None, None]:
-    """Each of these modules, not those in it, in the other mode."""
+    """Put each of these modules, not those in it, in the other mode within this block."""
     flags = [(module, module.training) for module in modules]
     try:
         for module, flag in flags:
@@ -354,13 +354,13 @@ def turned(modules: Sequence[nn.Module]) -> Generator[None, None, None]:
 
 
 def can_be(tensor: Tensor) -> bool:
-    """Whether its values lie here as one plain tensor."""
+    """Return whether its values lie here as one plain tensor."""
     return type(tensor) in (Tensor, nn.Parameter, nn.Buffer) and tensor.is_leaf
 
 
 @contextlib.contextmanager
 def shrunk(octaves: Mapping[Tensor, float]) -> Generator[None, None, None]:
-    """Each tensor divided by two to so many octaves; afterwards it holds the very memory that it held before."""
+    """Divide each tensor by two to so many octaves in this block; afterwards it holds the very memory of before."""
     own = [(tensor, tensor.data) for tensor in octaves]
     try:
         for tensor, values in own:

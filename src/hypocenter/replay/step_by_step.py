@@ -94,10 +94,10 @@ _LOST = "the trace lost the way from the bad value back to its origin"
 
 
 def _suspicion(microbatch: Any) -> tuple[bool, int]:
-    """Micro-batches whose loss was not finite first, then in order."""
+    """Return a key that sorts micro-batches whose loss was not finite first, then by number."""
     return microbatch.loss_value is None or math.isfinite(microbatch.loss_value), microbatch.number
 
 
 def first_line(error: Exception) -> str:
-    """Of its message, at most 200 characters."""
+    """Return the first line of an error's message, at most 200 characters."""
     return (str(error).strip().splitlines() or [""])[0][:200]

@@ -51,7 +51,7 @@ def _thin(path: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _first_use(found: Blame) -> int | None:
-    """Of a bad leaf: the product that tried to mask it, or the first op that read it."""
+    """Return for a bad leaf the product that tried to mask it, or the first op that read it; None if none did."""
     return found.zero_factor if found.zero_factor is not None else next(iter(found.path), None)
 
 
@@ -81,7 +81,7 @@ def _origin(evidence: Evidence, witness: Witness, index: int) -> tuple[Evidence,
 
 
 def _hidden_in_forward(witness: Witness, evidence: Evidence, found: Blame, op: int | None) -> Evidence:
-    """Whether the bad value was masked away in forward and came back in backward, and by what."""
+    """Say whether the bad value was masked away in forward and came back in backward, and by what."""
     facts = dict(evidence.facts)
     trace = witness.trace()
     start = found.origin if found.origin is not None else -1 - (found.leaf or 0)
@@ -104,7 +104,7 @@ def _hidden_in_forward(witness: Witness, evidence: Evidence, found: Blame, op: i
 
 
 def _is_read_in_forward(witness: Witness, leaf: int) -> bool:
-    """Whether an op before backward had this leaf among its inputs; one that a hook on a gradient brings has none."""
+    """Return whether an op before backward had this leaf among its inputs; a leaf that a hook brings has none."""
     producer = -1 - leaf
     readers = (op for op in witness.trace() if any(edge.producer == producer for edge in op.inputs))
     return any(op.phase != "backward" for op in readers)

@@ -15,7 +15,7 @@ from hypocenter.replay.python_state import CONSTANTS, Kind, Undo
 def kept(
     modules: Iterable[torch.nn.Module], on_leaving: Callable[[], None] = lambda: None, *, must_be_all: bool = False
 ) -> contextlib.AbstractContextManager[list[torch.Tensor]]:
-    """Inside this block these modules may be called; after it what they keep in Python is as it was.
+    """Let these modules be called in this block; after it what they keep in Python is as it was.
 
     Gives the tensors among it.
 

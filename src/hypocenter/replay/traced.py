@@ -29,15 +29,15 @@ class Traced:
         self._trace = tracer.trace()
 
     def trace(self) -> Sequence[TracedOp]:
-        """The ops as plain data."""
+        """Return the ops as plain data."""
         return self._trace
 
     def op(self, index: int, *, detailed: bool = True) -> OpFacts:
-        """An op as plain facts."""
+        """Describe an op as plain facts."""
         return adjudicate.op_facts(self._tracer, self._tracer.nodes[index], detailed=detailed)
 
     def leaf(self, index: int) -> BadLeaf | None:
-        """A bad leaf."""
+        """Describe a leaf that holds bad values; None if they are not known."""
         leaf = self._tracer.leaves[index]
         if leaf.tensor is None:
             return None
@@ -52,7 +52,7 @@ class Traced:
         return BadLeaf(facts=adjudicate.tensor_facts(leaf.tensor, leaf.name), kind=leaf.kind, bad=bad)
 
     def bad_output(self, index: int) -> BadValues | None:
-        """The first output of an op that is not finite."""
+        """Describe the first output of an op that is not finite; None if there is none."""
         node = self._tracer.nodes[index]
         output = adjudicate.bad_output(node)
         if output is None:
@@ -67,7 +67,7 @@ class Traced:
         )
 
     def rerun(self, index: int) -> Reruns:
-        """The op again."""
+        """Execute the op again: in float64, as it was, and on the CPU."""
         node = self._tracer.nodes[index]
         on_device = any(t.device.type != "cpu" for t in node.outputs)
         return Reruns(
@@ -77,11 +77,11 @@ class Traced:
         )
 
     def measured(self, index: int) -> dict[str, float | str]:
-        """Named numbers about its operands."""
+        """Return named numbers about its operands."""
         return facts(self._tracer.nodes[index], self._tracer)
 
     def upstream_grad_zero(self, index: int) -> bool | None:
-        """Whether the gradient that came in is exactly 0 at every bad element."""
+        """Return whether the gradient that came in is exactly 0 at every bad element; None if it is not known."""
         return upstream_grad_zero(self._tracer.nodes[index])
 
 
@@ -90,7 +90,7 @@ def _first(mask: torch.Tensor) -> tuple[tuple[int, ...], ...]:
 
 
 def upstream_grad_zero(node: Node) -> bool | None:
-    """Whether the gradient that came into a blamed backward op was exactly 0 at every bad element; None: no answer."""
+    """Return whether the gradient that came into a blamed backward op was exactly 0 at every bad element, or None."""
     output = bad_output(node)
     if node.place.phase != "backward" or output is None or not node.args:
         return None
@@ -105,7 +105,7 @@ def upstream_grad_zero(node: Node) -> bool | None:
 
 
 def facts(node: Node, tracer: OpTracer) -> dict[str, float | str]:
-    """Named numbers about its operands, valid labels, and the clamp that fed a log."""
+    """Return named numbers about its operands, valid labels, and the clamp that fed a log."""
     if not node.args or node.why_not_again:
         return {}
     base, output = base_of(node.traced.op), bad_output(node)
@@ -127,14 +127,14 @@ def facts(node: Node, tracer: OpTracer) -> dict[str, float | str]:
 
 
 def _on_host(value: Any) -> npt.NDArray[np.generic] | float | None:
-    """A tensor as an array, a number as it is; None for anything else."""
+    """Return a tensor as an array, a number as it is; None for anything else."""
     if isinstance(value, torch.Tensor):
         return (value.float() if value.dtype in (torch.float16, torch.bfloat16) else value).cpu().numpy()
     return value if isinstance(value, (int, float)) else None
 
 
 def _clamp_upstream(node: Node, tracer: OpTracer) -> dict[str, float | str]:
-    """A clamp at most four ops upstream, with its bounds and what they round to in the tensor's format."""
+    """Describe a clamp at most four ops upstream, with its bounds and what they round to in the tensor's format."""
     frontier = [edge.producer for edge in node.traced.inputs]
     for _ in range(4):
         reached: list[int] = []

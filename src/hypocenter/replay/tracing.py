@@ -32,19 +32,19 @@ Judge = Callable[[SizeTracer, Sized, Node], bool]
 
 
 class Tracing:
-    """Replays micro-batches under an op trace."""
+    """Replay micro-batches under an op trace."""
 
     def __init__(self, replayer: Replayer, names: NameMap) -> None:
         self._replayer, self._names = replayer, names
 
     def run(self, microbatch: Microbatch, observe: Observer | None = None, **how: Any) -> tuple[OpTracer, Replayed]:
-        """Forward, loss and backward; `how` as in `Replayer.run`."""
+        """Run forward, loss and backward under a trace; `how` as in `Replayer.run`."""
         tracer = self._tracer(microbatch, observe)
         parameters = [p for _, p in self._replayer.parameters(self._names)]
         return tracer, self._replayer.run(microbatch, parameters, mode=tracer, context=tracer.context, **how)
 
     def find_unseen(self, microbatch: Microbatch, node: Node, nodes: Sequence[Node], **how: Any) -> None:
-        """Do it once more, to find the line that ran a kernel which the trace had to guess at; `how` as in `run`."""
+        """Replay once more, to find the line that ran a kernel which the trace had to guess at; `how` as in `run`."""
         if node.unseen is None or node.unseen.after < 0 or not self._replayer.is_alone:
             return
         watching = self._tracer(microbatch, None, Watching)
@@ -57,14 +57,14 @@ class Tracing:
         watching.settle(node)
 
     def run_modules(self, microbatch: Microbatch, observe: Observer | None) -> tuple[OpTracer, list[torch.Tensor]]:
-        """Only the outermost module calls; what the last one returned."""
+        """Run only the outermost module calls under a trace; return it, and what the last one returned."""
         tracer = self._tracer(microbatch, observe)
         return tracer, self._replayer.run_modules(microbatch, mode=tracer, context=tracer.context)
 
     def run_sized(
         self, microbatch: Microbatch, *, scale: float, judge: Judge | None = None
     ) -> tuple[SizeTracer, Replayed]:
-        """With the size of what each operator gives.
+        """Run with a trace of the size of what each operator gives.
 
         Args:
             scale: loss scale that the gradients carry.
@@ -118,12 +118,12 @@ class Tracing:
 
 # What is made room for is zero in that replay. If the bad values do not come, nothing had written there at all.
 class Watching(OpTracer):
-    """Traces as before, and follows the lines of the program from one op on until what that op gave is bad."""
+    """Trace as before, and follow the lines of the program from one op on until what that op gave is bad."""
 
     after = -1  # number of the op, among those that were traced
 
     def restart(self) -> None:
-        """The replay starts over."""
+        """Forget what was found: the replay starts over."""
         super().restart()
         self._n, self._lines, self.has_come = 0, None, False
 
@@ -133,7 +133,7 @@ class Watching(OpTracer):
     site: tuple[str, str] | None = None  # the module that was being called then, its name and class
 
     def after_op(self, base: str, outputs: Sequence[torch.Tensor]) -> None:
-        """Is it the one that made room, or wrote before?"""
+        """Begin to follow lines after the op that made room, or wrote before."""
         if base in UNDEFINED and base != "resize_":
             for tensor in outputs:
                 tensor.zero_()
@@ -143,7 +143,7 @@ class Watching(OpTracer):
             self._lines.follow(sys._getframe(1))
 
     def met_unseen(self, tensor: torch.Tensor) -> None:
-        """Is it what was followed?"""
+        """Stop following lines if this bad tensor is what was followed."""
         if self._lines is not None and self._lines.is_of(tensor):
             self.has_come = True
             self._lines.stop()
@@ -167,12 +167,12 @@ class Watching(OpTracer):
 
 
 def number_of(nodes: Sequence[Node], index: int) -> int:
-    """Its number among the ops that were traced."""
+    """Return an op's number among those that were traced."""
     return sum(node.traced.op != UNSEEN for node in nodes[:index])
 
 
 class _Lines:
-    """The lines of the user's code, as they run in this thread.
+    """Follow the lines of the user's code, as they run in this thread.
 
     Attributes:
         found: code and line that had just run when one of the tensors was not finite any more: in the function that
@@ -191,11 +191,11 @@ class _Lines:
         self.found: tuple[CodeType, int] | None = None
 
     def is_of(self, tensor: torch.Tensor) -> bool:
-        """Whether it shares memory with one of them."""
+        """Return whether it shares memory with one of the tensors."""
         return any(t.untyped_storage()._cdata == tensor.untyped_storage()._cdata for t in self._tensors)
 
     def follow(self, frame: FrameType) -> None:
-        """From here on."""
+        """Follow lines from here on."""
         inner = user_frame(frame)
         if inner is None or self._is_bad():
             return
@@ -210,7 +210,7 @@ class _Lines:
         sys.settrace(self._call)
 
     def stop(self) -> None:
-        """No further; whoever followed lines before goes on."""
+        """Stop following; whoever followed lines before goes on."""
         if self._is_on:
             self._is_on = False
             sys.settrace(self._before)

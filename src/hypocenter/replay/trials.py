@@ -21,7 +21,7 @@ from hypocenter.tap.tape import Microbatch
 
 
 class Trials:
-    """Replays one micro-batch in variations."""
+    """Replay one micro-batch in variations."""
 
     def __init__(self, scene: Scene, microbatch: Microbatch, replayer: Replayer, names: NameMap) -> None:
         self._scene, self._microbatch, self._replayer, self._names = scene, microbatch, replayer, names
@@ -47,7 +47,7 @@ class Trials:
         return samples.named(evidence, rows, n_rows, is_sound)
 
     def _descends_from_batch(self, evidence: Evidence) -> bool:
-        """Whether anything that came from outside the model went into the blamed operation."""
+        """Return whether anything that came from outside the model went into the blamed operation."""
         tracer = self._scene.tracer
         wanted, seen = [evidence.origin.index] if evidence.origin is not None else [], set[int]()
         while wanted:
@@ -62,14 +62,14 @@ class Trials:
         return False
 
     def _is_sound(self, rows: tuple[int, torch.Tensor]) -> bool:
-        """Finite, and far from running away: without their largest rows, values that explode are still no use."""
+        """Return whether all is finite and far from running away: what explodes without these rows is no use."""
         case = self._scene.case
         done = self._replayer.run(self._microbatch, self._scene.parameters, rows=rows, seed_scale=case.seed_scale)
         most = HUGE * max(1.0, case.loss_scale or 1.0)
         return done.finite and all(_largest(t) < most for t in (*done.values, *done.grads) if t is not None)
 
     def _shows_nothing(self, evidence: Evidence, rows: tuple[int, torch.Tensor]) -> bool:
-        """Whether the blamed operation makes no infinity with these rows."""
+        """Return whether the blamed operation makes no infinity with these rows."""
         origin = evidence.origin
         tracer, _ = self._tracing.run(self._microbatch, rows=rows, seed_scale=self._scene.case.seed_scale)
         if origin is None:
@@ -82,7 +82,7 @@ class Trials:
         return not any(node.traced.real for node in same)
 
     def cure(self, evidence: Evidence, before: Cure | None) -> Cure | None:
-        """The search for the smallest float32 island; None when none was wanted.
+        """Search for the smallest float32 island; return None when none was wanted.
 
         Args:
             before: the cure of an earlier step that failed at the same place.

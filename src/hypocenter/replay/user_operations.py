@@ -22,17 +22,17 @@ _ASSIGNED = re.compile(r"\s*([A-Za-z_][\w.\[\]'\", ]*?)\s*(?::[^=]+)?(?:[-+*/@%&
 
 
 def in_loss_code(event: Event) -> Outside:
-    """The operation as one of loss code."""
+    """Describe the operation as one of loss code."""
     return _lines(event, Outside(event.code, event.line, "loss", LOSS))
 
 
 def before_the_model(event: Event) -> Outside:
-    """The operation as one that prepares what the model is called with."""
+    """Describe the operation as one that prepares what the model is called with."""
     return _named(event, "data")
 
 
 def outside_modules(events: Sequence[Event]) -> Callable[[Event], Outside]:
-    """What to call each of a micro-batch's operations.
+    """Return a function that describes each of a micro-batch's operations outside of modules.
 
     Args:
         events: of the micro-batch, in order.
@@ -56,5 +56,5 @@ def _named(event: Event, phase: Phase) -> Outside:
 
 
 def _lines(event: Event, outside: Outside) -> Outside:
-    """Operations inside a transformed function of the user have lines of their own."""
+    """Leave the line out for a transformed function of the user, whose operations have lines of their own."""
     return replace(outside, code=None) if isinstance(event.function, TransformedCall) else outside

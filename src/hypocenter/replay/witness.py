@@ -43,29 +43,29 @@ class Witness(Protocol):
     """A traced micro-batch. Ops and leaves are asked for by their index in the trace."""
 
     def trace(self) -> Sequence[TracedOp]:
-        """The ops as plain data."""
+        """Return the ops as plain data."""
         ...
 
     def op(self, index: int, *, detailed: bool = True) -> OpFacts:
-        """An op as plain facts; with those of its tensors, if its arguments were captured."""
+        """Describe an op as plain facts, with those of its tensors if its arguments were captured."""
         ...
 
     def leaf(self, index: int) -> BadLeaf | None:
-        """A bad leaf; None when its values are not known."""
+        """Describe a leaf that holds bad values; None when its values are not known."""
         ...
 
     def bad_output(self, index: int) -> BadValues | None:
-        """The first output of an op that is not finite; None when its outputs were not kept."""
+        """Describe the first output of an op that is not finite; None when its outputs were not kept."""
         ...
 
     def rerun(self, index: int) -> Reruns:
-        """The op again."""
+        """Execute the op again, in several ways."""
         ...
 
     def measured(self, index: int) -> dict[str, float | str]:
-        """Named numbers about its operands that causes need beyond summaries."""
+        """Return named numbers about its operands that causes need beyond summaries."""
         ...
 
     def upstream_grad_zero(self, index: int) -> bool | None:
-        """Whether the gradient that came into a backward op is exactly 0 at every bad element; None: no answer."""
+        """Return whether the gradient that came into a backward op is exactly 0 at every bad element, or None."""
         ...

@@ -27,7 +27,7 @@ class Bounds:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the number itself is known."""
+        """Whether the number itself is known: both bounds are equal."""
         return self.least == self.most
 
     def __contains__(self, n: object) -> bool:
@@ -35,22 +35,22 @@ class Bounds:
 
 
 def n_flushed(summary: Summary, form: Format | str, scale: float = 1.0) -> Bounds:
-    """Nonzero elements that, multiplied by `scale`, are at most half the smallest subnormal and so become zero."""
+    """Count nonzero elements that, times `scale`, are at most half the smallest subnormal and so become zero."""
     return _n_up_to(summary, as_format(form).flushes_to / as_scale(scale))
 
 
 def n_nonzero(summary: Summary) -> int:
-    """Nonzero finite elements that the histogram looked at."""
+    """Count the nonzero finite elements that the histogram looked at."""
     return sum(summary.hist)
 
 
 def as_format(form: Format | str) -> Format:
-    """The format, found by name if need be."""
+    """Return the format, looked up by name if need be."""
     return find_format(form) if isinstance(form, str) else form
 
 
 def as_scale(scale: float) -> Fraction:
-    """The scale as an exact number.
+    """Return the scale as an exact number.
 
     Raises:
         ConfigError: it is not positive and finite.
@@ -61,13 +61,13 @@ def as_scale(scale: float) -> Fraction:
 
 
 def floor_log2(value: Fraction) -> int:
-    """floor(log2(value)) of a positive number, exactly."""
+    """Return floor(log2(value)) of a positive number, exactly."""
     exponent = value.numerator.bit_length() - value.denominator.bit_length()
     return exponent if Fraction(2) ** exponent <= value else exponent - 1
 
 
 def _n_up_to(summary: Summary, limit: Fraction) -> Bounds:
-    """Nonzero elements below the limit and on it."""
+    """Return bounds on the number of nonzero elements at or below the limit."""
     n = n_nonzero(summary)
     if not n:
         return Bounds(least=0, most=0)

@@ -24,7 +24,7 @@ class Layout:
 
     @property
     def n_bins(self) -> int:
-        """Number of biased exponents, the special one included."""
+        """The number of biased exponents, the special one included."""
         return 2 * self.bias + 2
 
 
@@ -67,14 +67,14 @@ def tally(values: NDArray[np.floating], lengths: list[int]) -> Tallies:
 
 
 def n_below(exponent: int, first: int, counts: tuple[int, ...]) -> int:
-    """Number of values with a smaller exponent: the subnormals, for that of a format's smallest normal number."""
+    """Count the values with a smaller exponent: the subnormals, for that of a format's smallest normal number."""
     return sum(counts[: exponent - first]) if exponent > first else 0
 
 
 def _dense(
     counts: NDArray[np.intp], low: dict[int, dict[int, int]], layout: Layout
 ) -> tuple[list[int], list[tuple[int, ...]]]:
-    """Exponent of the first occupied bin of every run, and its counts from there to the last occupied one."""
+    """Return the exponent of the first occupied bin of every run, and its counts from there to the last one."""
     normal = counts[:, 1:-1]
     is_used = normal != 0
     begins = is_used.argmax(axis=1).tolist()
@@ -98,7 +98,7 @@ def _smallest_nonzero(magnitude: NDArray[np.integer], lengths: list[int], layout
 
 
 def _low(magnitude: NDArray[np.integer], rows: NDArray[np.int32], layout: Layout) -> dict[int, dict[int, int]]:
-    """Exponents of the subnormals, per run: few or none as a rule, so they may cost more."""
+    """Count the exponents of the subnormals, per run: few or none as a rule, so this may cost more."""
     at = np.nonzero((magnitude < (1 << layout.fraction_bits)) & (magnitude != 0))[0]
     exponents = significand_exponents(magnitude[at]) + (1 - layout.bias - layout.fraction_bits)
     found: dict[int, dict[int, int]] = {}
@@ -109,13 +109,13 @@ def _low(magnitude: NDArray[np.integer], rows: NDArray[np.int32], layout: Layout
 
 
 def significand_exponents(significand: NDArray[np.integer]) -> NDArray[np.int64]:
-    """floor(log2) of positive integers below 2**53: the exponent field of the integer as float64, which is exact."""
+    """Return floor(log2) of positive integers below 2**53: the exponent field of each as float64, which is exact."""
     bits = significand.astype(np.float64).view(np.int64)
     return (bits >> BINARY64.fraction_bits) - BINARY64.bias
 
 
 def densify(counts: dict[int, int]) -> tuple[int, tuple[int, ...]]:
-    """Exponent -> count as (first exponent, counts without zeros at either end); (0, ()) when there is none."""
+    """Turn counts by exponent into (first exponent, counts without zeros at either end); (0, ()) if there are none."""
     used = [exponent for exponent, count in counts.items() if count]
     if not used:
         return 0, ()

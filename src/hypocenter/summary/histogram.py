@@ -17,7 +17,7 @@ from hypocenter.summary.casting import as_format, as_scale, floor_log2, n_nonzer
 
 
 def overflow_fraction(summary: Summary, form: Format | str, scale: float = 1.0) -> float:
-    """Fraction of the elements whose scaled value rounds beyond the format's largest number.
+    """Return the fraction of the elements whose scaled value rounds beyond the format's largest number.
 
     The format's limit cuts its own top bin, so that bin is shared out even at a power-of-two scale. Zero exactly when
     nothing overflows; at least one element's worth when the largest value does.
@@ -33,7 +33,7 @@ def overflow_fraction(summary: Summary, form: Format | str, scale: float = 1.0) 
 
 
 def underflow_fraction(summary: Summary, form: Format | str, scale: float = 1.0) -> float:
-    """Fraction of the elements that are not zero and become zero: at most half the smallest subnormal after scaling."""
+    """Return the fraction of elements that become zero: at most half the smallest subnormal after scaling."""
     n = _n_finite(summary)
     limit = as_format(form).flushes_to / as_scale(scale)
     if not n or summary.absmin is None or Fraction(summary.absmin) > limit:
@@ -42,7 +42,7 @@ def underflow_fraction(summary: Summary, form: Format | str, scale: float = 1.0)
 
 
 def subnormal_fraction(summary: Summary, form: Format | str, scale: float = 1.0) -> float:
-    """Fraction of the elements whose scaled magnitude is below the smallest normal number and does not become zero."""
+    """Return the fraction of elements whose scaled magnitude is below the smallest normal number, but not zero."""
     n = _n_finite(summary)
     if not n:
         return 0.0
@@ -52,13 +52,13 @@ def subnormal_fraction(summary: Summary, form: Format | str, scale: float = 1.0)
 
 
 def zero_fraction(summary: Summary) -> float:
-    """Fraction of the elements that are exactly zero already."""
+    """Return the fraction of the elements that are exactly zero already."""
     n = _n_finite(summary)
     return summary.n_zero / n if n else 0.0
 
 
 def _n_below(summary: Summary, limit: Fraction) -> float:
-    """Number of nonzero elements below a limit; of the bin that it cuts, the share evenly spread in log2|x|."""
+    """Count nonzero elements below a limit; the bin that it cuts is shared out as if even in log2|x|."""
     if not summary.hist or (summary.absmin is not None and limit <= Fraction(summary.absmin)):
         return 0.0
     if limit > Fraction(summary.absmax):

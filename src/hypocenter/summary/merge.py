@@ -11,7 +11,7 @@ _LARGEST = sys.float_info.max
 
 
 def merge(a: Summary, b: Summary) -> Summary:
-    """Describe the elements of both. Associative and commutative; `Summary()` changes nothing.
+    """Describe the elements of both together. Associative and commutative; `Summary()` changes nothing.
 
     Counts, extremes and histograms are exact. `sum` and `sumsq` are float64 sums, so another order of merging may
     change their last bits; they saturate at the largest float64 rather than become infinite. Sketches add up, as a
@@ -39,7 +39,7 @@ def merge(a: Summary, b: Summary) -> Summary:
 
 
 def merge_all(summaries: Iterable[Summary]) -> Summary:
-    """Describe the elements of all; `Summary()` for none."""
+    """Describe the elements of all together; `Summary()` for none."""
     total = Summary()
     for summary in summaries:
         total = merge(total, summary)
@@ -47,7 +47,7 @@ def merge_all(summaries: Iterable[Summary]) -> Summary:
 
 
 def known(*values: float | None) -> list[float]:
-    """The values that are not None."""
+    """Return the values that are not None."""
     return [value for value in values if value is not None]
 
 

@@ -33,13 +33,13 @@ class Critical:
 
 
 def rms(summary: Summary) -> float:
-    """Root mean square of the finite elements; 0 without any."""
+    """Return the root mean square of the finite elements; 0 without any."""
     n = _n_finite(summary)
     return math.sqrt(summary.sumsq / n) if n > 0 else 0.0
 
 
 def mean_magnitude(summary: Summary) -> float | None:
-    """mean|x| of the finite elements, exact; None when signs are mixed, as then only rms bounds it."""
+    """Return mean|x| of the finite elements, exact; None when signs are mixed, as then only rms bounds it."""
     n = _n_finite(summary)
     if n <= 0 or summary.min is None or summary.max is None:
         return None
@@ -47,7 +47,7 @@ def mean_magnitude(summary: Summary) -> float | None:
 
 
 def critical_sum(summary: Summary, form: Format | str) -> Critical:
-    """Length from which a sum (a running sum, a mean whose sum is kept in the format) of such terms overflows."""
+    """Return the length from which a sum (or a mean whose sum is kept in the format) of such terms overflows."""
     mean = mean_magnitude(summary)
     typical = rms(summary) if mean is None else mean
     return Critical(
@@ -56,19 +56,19 @@ def critical_sum(summary: Summary, form: Format | str) -> Critical:
 
 
 def critical_norm(summary: Summary, form: Format | str) -> Critical:
-    """Length from which the L2 norm of such elements, sqrt(L) * rms, overflows."""
+    """Return the length from which the L2 norm of such elements, sqrt(L) * rms, overflows."""
     typical = rms(summary)
     return Critical(size=_over(as_format(form).max, typical) ** 2, bound="exact", typical=typical)
 
 
 def critical_power(exponent: float, form: Format | str) -> Critical:
-    """Magnitude from which |x| ** exponent overflows: 256 for the square in float16, which a variance starts with."""
+    """Return the magnitude from which |x| ** exponent overflows: 256 for the square in float16."""
     size = as_format(form).max ** (1.0 / exponent)
     return Critical(size=size, bound="exact", typical=size)
 
 
 def critical_product(left: Summary, right: Summary, form: Format | str) -> Critical:
-    """Inner dimension below which a matrix product (attention scores: the head's) cannot overflow.
+    """Return the inner dimension below which a matrix product (attention scores: the head's) cannot overflow.
 
     A product of two terms is at most |left max| * |right max|, and there are as many as the inner dimension.
     """
@@ -77,7 +77,7 @@ def critical_product(left: Summary, right: Summary, form: Format | str) -> Criti
 
 
 def critical_growth(present: float, largest: float, form: Format | str) -> Critical:
-    """Length at which a result of this magnitude, at this length, overflows if it grows in proportion to it."""
+    """Return the length at which a result overflows if it grows in proportion from its present length and size."""
     typical = largest / present if present > 0.0 else 0.0
     return Critical(size=_over(as_format(form).max, typical), bound="in proportion", typical=typical)
 

@@ -16,7 +16,7 @@ from hypocenter.summary.casting import as_format, as_scale, floor_log2, n_nonzer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaleWindow:
-    """Every scale larger than `above` and smaller than `below`; the sites are those that set each side.
+    """The loss scales larger than `above` and smaller than `below`; the sites are those that set each side.
 
     `above` is 0 where nothing can vanish, `below` None where nothing can overflow. An empty window says that no scale
     keeps everything: some values are too far apart for the format.
@@ -31,11 +31,11 @@ class ScaleWindow:
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is no such scale."""
+        """Whether no scale lies in the window."""
         return self.below is not None and self.below <= self.above
 
     def holds(self, scale: float) -> bool:
-        """Whether this scale loses nothing."""
+        """Return whether this scale loses nothing."""
         exact = as_scale(scale)
         if self.below is None:
             return exact > self.above
@@ -43,7 +43,7 @@ class ScaleWindow:
 
     @property
     def smallest_power(self) -> int | None:
-        """Exponent of the smallest power of two inside; None when there is none, or no lower side."""
+        """The exponent of the smallest power of two inside; None when there is none, or no lower side."""
         if not self.above:
             return None
         exponent = floor_log2(self.above) + 1
@@ -51,7 +51,7 @@ class ScaleWindow:
 
     @property
     def largest_power(self) -> int | None:
-        """Exponent of the largest power of two inside; None when there is none, or no upper side."""
+        """The exponent of the largest power of two inside; None when there is none, or no upper side."""
         if self.below is None:
             return None
         exponent = floor_log2(self.below)
@@ -59,7 +59,7 @@ class ScaleWindow:
         return exponent if self.holds_power(exponent) else None
 
     def holds_power(self, exponent: int) -> bool:
-        """`holds` of 2**exponent, however large or small."""
+        """Return whether 2**exponent loses nothing, however large or small it is."""
         exact = Fraction(2) ** exponent
         if exact <= self.above or self.is_empty:
             return False
@@ -69,7 +69,7 @@ class ScaleWindow:
 def scale_window(
     summary: Summary, form: Format | str, *, carried: float = 1.0, lost: float = 0.0, site: str = ""
 ) -> ScaleWindow:
-    """The window of one site.
+    """Return the window of one site.
 
     Args:
         summary: of its gradients; NaN and infinities are left out, as nothing is known of what they were.
@@ -97,7 +97,7 @@ def scale_window(
 
 
 def intersection(windows: Iterable[ScaleWindow]) -> ScaleWindow:
-    """The scales that lie in every window: those of a model, given its sites'. The first site of equals is named."""
+    """Return the scales that lie in every window: those of a model, given its sites'. Of equals the first is named."""
     total = ScaleWindow()
     for window in windows:
         total = _both(total, window)
@@ -118,12 +118,12 @@ def _both(a: ScaleWindow, b: ScaleWindow) -> ScaleWindow:
 
 
 def _upper(window: ScaleWindow) -> tuple[bool, Fraction, bool]:
-    """Orders upper sides: no limit is the largest, an included one larger than the same excluded."""
+    """Return a key that orders upper sides: no limit is the largest, an included one above the same excluded."""
     return window.below is None, window.below or Fraction(0), window.is_below_included
 
 
 def _smallest_kept(summary: Summary, lost: float) -> Fraction | None:
-    """The magnitude that must not vanish, so that at most the share `lost` of the nonzero elements does."""
+    """Return the magnitude that must not vanish, so that at most the share `lost` of the nonzero elements does."""
     if summary.absmin is None:
         return None
     smallest = Fraction(summary.absmin)

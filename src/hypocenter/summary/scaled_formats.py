@@ -40,7 +40,7 @@ _E4M3, _E5M2 = FORMATS["float8_e4m3fn"], FORMATS["float8_e5m2"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledFormat:
-    """Elements of a small format under scales that follow the data.
+    """A small format for elements, under scales that follow the data.
 
     Attributes:
         element: format of an element.
@@ -67,11 +67,11 @@ class ScaledFormat:
     shaky: float = math.inf
 
     def block_of(self, phase: str) -> int:
-        """Elements under one scale, of values of this phase."""
+        """Return how many elements are under one scale, of values of this phase."""
         return self.of_weights if phase == "param" else self.block
 
     def element_of(self, phase: str) -> Format:
-        """Their format."""
+        """Return the format of elements, of values of this phase."""
         return self.of_gradients if phase in ("backward", "grad") else self.element
 
 
@@ -135,7 +135,7 @@ class Zeros:
 
 
 def zeros(summary: Summary, form: ScaledFormat, phase: str) -> Zeros:
-    """What becomes zero of one tensor, which has its own scales.
+    """Return how many elements of one tensor, which has its own scales, become zero.
 
     Args:
         summary: of it alone; its histogram of all elements, or the bounds are those of the sample.
@@ -159,7 +159,7 @@ def zeros(summary: Summary, form: ScaledFormat, phase: str) -> Zeros:
 
 
 def _at_most(small: Sequence[int], counts: Sequence[int], block: int, distance: int) -> int:
-    """The most elements that can each share a block with one so many octaves above, one of those in each block.
+    """Return how many elements at most can each share a block with one that is so many octaves above.
 
     The hardest to place come first; who may stand above them may stand above all that are smaller.
     """
@@ -172,7 +172,7 @@ def _at_most(small: Sequence[int], counts: Sequence[int], block: int, distance: 
 
 
 def _expected(summary: Summary, block: int, form: ScaledFormat) -> float:
-    """Of elements that lie in no order: how likely the largest of the others in a block is so far above."""
+    """Return how many elements are expected to become zero if they lie in no order."""
     counts, n = summary.hist, summary.n_hist
     others = min(block, n) - 1
     if others < 1:
@@ -188,7 +188,7 @@ def _expected(summary: Summary, block: int, form: ScaledFormat) -> float:
 
 
 def _none_of(chosen: int, n: int, draws: int) -> float:
-    """How likely none of so many chosen ones of n is among the draws."""
+    """Return how likely it is that no chosen one is drawn: of n, `chosen` are, and `draws` are taken."""
     if chosen + draws > n:
         return 0.0
     if n > 1000 * draws:  # as if each were put back: the exact formula would lose its digits
@@ -199,7 +199,7 @@ def _none_of(chosen: int, n: int, draws: int) -> float:
 
 
 def _chance(excess: float) -> float:
-    """That u - v is at most this, of two numbers that lie anywhere in their octaves."""
+    """Return how likely u - v is at most this, of two numbers that lie anywhere in their octaves."""
     if excess <= -1.0 or excess >= 1.0:
         return float(excess > 0)
     return (1.0 + excess) ** 2 / 2 if excess < 0 else 1.0 - (1.0 - excess) ** 2 / 2

@@ -120,7 +120,7 @@ def _finalised(x: Any) -> Any:
 
 
 def signs(numbers: NDArray[np.int64], seed: int) -> NDArray[np.int64]:
-    """K signs, 1 or -1, of each number: (numbers, K)."""
+    """Return K signs, 1 or -1, of each number: (numbers, K)."""
     return 1 - 2 * ((hashed(numbers.astype(np.int64), seed)[:, None] >> np.arange(K)) & 1)
 
 

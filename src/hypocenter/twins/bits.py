@@ -16,7 +16,7 @@ _STATUS: dict[str, Status] = {"deterministic": "same", "differs": "differs", "ca
 def recording_bits(
     steps: int, *, deterministic: bool = False, seed: int | None = None, change: tuple[str, ...] = ()
 ) -> Config:
-    """Digests of all operators, and nothing else that could be recorded."""
+    """Return options that record digests of all operators, and nothing else."""
     return Config(
         op_bits=True,
         stop_after_step=steps - 1,
@@ -32,7 +32,7 @@ def recording_bits(
 
 
 def with_failures(found: Determinism, runs: Sequence[Made]) -> Determinism:
-    """The answer with what a program said that failed."""
+    """Add to the answer what the first program that failed has said."""
     failed = next((run for run in runs if run.code), None)
     if failed is None:
         return found
@@ -42,7 +42,7 @@ def with_failures(found: Determinism, runs: Sequence[Made]) -> Determinism:
 
 
 def in_bits(found: Determinism, runs: Sequence[Made]) -> Twin:
-    """What such a comparison says, as the answer of a twin."""
+    """Return the answer of such a comparison in the form of a twin's answer."""
     found = with_failures(found, runs)
     first = found.first
     sentence = found.sentence

@@ -19,7 +19,7 @@ CATALOGUE: Catalogue[Change] = Catalogue("hypocenter.twins.changes", "hypocenter
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
-    """What one of the changes is asked for."""
+    """What a change is asked to do."""
 
     runs: Runs
     value: str = ""  # behind CHANGE=
@@ -32,7 +32,7 @@ class Asked:
     second_words: tuple[str, ...] = ()  # and in the run with it
 
     def number(self, default: int, least: int = 1) -> int:
-        """The value as a whole number.
+        """Return the value as a whole number, `default` if none was given.
 
         Raises:
             ConfigError: it is none, or too small.
@@ -53,7 +53,7 @@ Make = Callable[[Asked], Twin]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change:
-    """One entry of the catalogue."""
+    """A change: one entry of the catalogue."""
 
     name: str
     make: Make
@@ -76,12 +76,12 @@ def change(name: str, *, order: int, values: str = "") -> Callable[[Make], Make]
 
 
 def changes() -> dict[str, Change]:
-    """All changes by name, in their order."""
+    """Return all changes by name, in their order."""
     return {one.name: one for one in CATALOGUE.in_order()}
 
 
 def by_name(name: str) -> Change:
-    """A change.
+    """Return the change of this name.
 
     Raises:
         UnknownNameError: there is none of this name.

@@ -30,14 +30,14 @@ class NotRepeatableError(HypocenterError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judged:
-    """A comparison, and what noise it was judged by."""
+    """A comparison, and whether it was exact."""
 
     comparison: Comparison
     is_exact: bool  # the program repeats itself to the bit, and so must the changed one
 
     @property
     def is_apart(self) -> bool:
-        """Whether they part. In an exact comparison random numbers that are not the same are a difference too."""
+        """Whether the runs part. In an exact comparison different random numbers are a difference too."""
         found = self.comparison
         return found.status == "diverged" or (self.is_exact and found.first is not None)
 
@@ -69,7 +69,7 @@ def judge(
 
 
 def is_repeated(first: RecordedRun, second: RecordedRun) -> bool:
-    """Whether two runs without a change are equal to the bit.
+    """Return whether two runs without a change are equal to the bit.
 
     Raises:
         NotRepeatableError: they are apart by more than rounding.
@@ -90,7 +90,7 @@ def is_repeated(first: RecordedRun, second: RecordedRun) -> bool:
 
 
 def first_of(found: Divergence, *, is_exact: bool) -> Place:
-    """Where they part."""
+    """Return the place at which the two runs part."""
     return Place(
         step=found.step,
         microbatch=found.microbatch,
@@ -104,7 +104,7 @@ def first_of(found: Divergence, *, is_exact: bool) -> Place:
 
 
 def answer(judged: Judged, runs: tuple[Made, ...], what: str) -> Twin:
-    """The plain answer: the same, or where they part first; changes add what it means.
+    """Return the plain answer: the same, or where they part first. Changes add what it means.
 
     Args:
         runs: all that were made, the baseline first, the candidate last.
@@ -154,7 +154,7 @@ def answer(judged: Judged, runs: tuple[Made, ...], what: str) -> Twin:
 
 
 def gradient_factor(found: Comparison, baseline: Made, candidate: Made) -> float | None:
-    """By how much all gradients of the first step that parts are longer in the candidate; None: not all by one number.
+    """Return how many times longer all gradients of the first step that parts are in the candidate; None: not alike.
 
     Gradients may be clipped before they are seen, which shortens the longer ones; their norm is taken before that.
     """

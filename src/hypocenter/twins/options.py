@@ -7,7 +7,7 @@ from hypocenter.twins.change import Asked
 
 
 def recording(asked: Asked, n_steps: int, *, calibrated: bool = False, change: tuple[str, ...] = ()) -> Config:
-    """Options of a run.
+    """Return the options with which a run is recorded.
 
     Args:
         n_steps: to train and record.

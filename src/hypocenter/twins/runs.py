@@ -50,12 +50,12 @@ class Made:
 
     @property
     def name(self) -> str:
-        """What it is in the twin: the name of its directory."""
+        """The name of the run in the twin: that of its directory."""
         return self.directory.name
 
     @property
     def tail(self) -> str:
-        """The last lines that it wrote; empty when it ended well."""
+        """The last lines that the program wrote; empty when it ended well."""
         if self.code == 0:
             return ""
         try:
@@ -66,19 +66,19 @@ class Made:
 
     @property
     def noted(self) -> dict[str, list[str]]:
-        """What its processes noted of the change, by change."""
+        """What the processes of the run noted, by change."""
         return noted(self.directory)
 
     @property
     def refused(self) -> str:
-        """Why its process was not allowed to train: what was asked for cannot be done there; "": it was."""
+        """Why the process was not allowed to train, as it could not do what was asked for; "" if it was."""
         try:
             return (self.directory / REFUSED_FILE).read_text(encoding="utf-8")
         except OSError:
             return ""
 
     def recorded(self) -> Made:
-        """Itself.
+        """Return the run itself if it ended well and recorded a step.
 
         Raises:
             NotApplicableError: what was asked for cannot be done in this program.
@@ -100,18 +100,18 @@ class Made:
 
 
 def from_here(directory: Path) -> str:
-    """Its path as one would type it in this folder."""
+    """Return the path of a directory as one would type it in this folder."""
     relative = os.path.relpath(directory)
     return str(directory) if relative.startswith("..") else relative
 
 
 def silent(_: Made) -> None:
-    """Tells nobody."""
+    """Tell nobody of the run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Runs:
-    """Starts the program.
+    """Start the program, once for each run.
 
     Args:
         program: its words, as they were typed.
@@ -180,7 +180,7 @@ class Runs:
         return self.made[-1]
 
     def _under_torchrun(self, n_ranks: int) -> tuple[str, ...]:
-        """The program as ranks of one job.
+        """Return the words that start the program as ranks of one job.
 
         Raises:
             ConfigError: it is no Python program, or starts several processes itself.
@@ -195,7 +195,7 @@ class Runs:
         return (torchrun, "--standalone", "--nproc-per-node", str(n_ranks), *self.argv[1:])
 
     def _files(self, name: str) -> Path:
-        """The folder that stands for `{folder}`, empty when it is first asked for."""
+        """Return the folder that stands for `{folder}`, empty when it is first asked for."""
         path = (self.base / f"{name}.files").absolute()
         if path in self.folders:
             return path
@@ -213,12 +213,12 @@ class Runs:
 
 
 def split(words: str) -> tuple[str, ...]:
-    """The words of one text, as a shell splits them."""
+    """Split a text into words, as a shell does."""
     return tuple(shlex.split(words))
 
 
 def noted(run: Path) -> dict[str, list[str]]:
-    """What was noted, by change, in the order in which it was; nothing that was noted twice, or cannot be read."""
+    """Return what was noted of each change, in order, without repetitions and lines that cannot be read."""
     try:
         lines = (run / CHANGES_FILE).read_bytes().splitlines()
     except OSError:

@@ -24,23 +24,23 @@ Prints = Mapping[str, Hashable]  # name of a value -> what tells equal ones
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class State:
-    """Of one step: by kind the values that it begins with."""
+    """The values that one step begins with, by kind."""
 
     step: int
     kinds: Mapping[str, Prints]
 
     def of(self, kind: str) -> Prints:
-        """Values of a kind; empty when none was seen."""
+        """Return the values of a kind; empty when none was seen."""
         return self.kinds.get(kind, {})
 
 
 def are_empty(prints: Prints) -> bool:
-    """Whether tensors hold nothing but zeros: some optimizers make their state before the first update."""
+    """Return whether tensors hold nothing but zeros: some optimizers make their state before the first update."""
     return all(isinstance(one, tuple) and one[1] == 0 and one[4] == 0 for one in prints.values())
 
 
 def streams_used(run: RecordedRun, again: RecordedRun) -> frozenset[str]:
-    """Random states that the program draws from: they move from step to step, in both runs in the same way."""
+    """Return random states that the program draws from: they move from step to step, alike in both runs."""
     mine, other = (_streams(each) for each in (run, again))
     return frozenset(
         name
@@ -58,7 +58,7 @@ def _streams(run: RecordedRun) -> dict[str, dict[int, Hashable]]:
 
 
 def states_of(run: RecordedRun, streams: frozenset[str]) -> list[State]:
-    """The states of all steps of the first rank, in rising order.
+    """Return the states of all steps of the first rank, in rising order.
 
     Args:
         streams: random states that count.
@@ -81,7 +81,7 @@ def states_of(run: RecordedRun, streams: frozenset[str]) -> list[State]:
 
 
 def _rows(run: RecordedRun, rank: int) -> Iterator[Reading]:
-    """Of what steps begin with, without what Hypocenter writes of it for itself."""
+    """Yield readings of what steps begin with, without what Hypocenter records for itself."""
     table = run.table(rank)
     table = table.filter(pc.field("phase").isin(["data", "param", "optimizer"]))
     is_random = pc.equal(table["port"], RNG_PORT)
@@ -100,7 +100,7 @@ def _kind(row: Reading) -> str:
 
 
 def _print(row: Reading) -> Hashable:
-    """Of a batch and of a random state their digest; of a tensor what was summed up and its sketch."""
+    """Return what tells equal values: the digest of a batch or random state, the summary and sketch of a tensor."""
     if row.digest is not None:
         return row.digest
     one = row.summary
@@ -108,17 +108,17 @@ def _print(row: Reading) -> Hashable:
 
 
 def n_equal(mine: Prints, other: Prints) -> int:
-    """How many values of one are in the other too, and equal."""
+    """Count the values of one that are in the other too, and equal."""
     return sum(name in other and other[name] == value for name, value in mine.items())
 
 
 def steps_with(states: Sequence[State], kind: str, prints: Prints) -> list[int]:
-    """The steps whose values of a kind are wholly these."""
+    """Return the steps whose values of a kind are all equal to these."""
     return [one.step for one in states if prints and one.of(kind) == prints]
 
 
 def restored(right: State, resumed: State, told: Callable[[str], str]) -> Iterator[Restored]:
-    """Kind by kind, how the state of a resumed run agrees with that of the run that was not interrupted.
+    """Yield, kind by kind, how a resumed run's state agrees with that of the run that was not interrupted.
 
     Args:
         told: of a kind that differs, what more is known.

@@ -26,7 +26,7 @@ _CLIPPED = 1e-3  # relative: how far norms may be apart before it is clipping
 
 
 def judge(context: Context) -> StageResult:
-    """Failed where a parameter's gradient leaves the baseline's by more than its measured noise."""
+    """Fail where a parameter's gradient leaves the baseline's by more than its measured noise."""
     norms = local_norms(context)
     if not norms:
         return result(3, "cannot-tell", "no gradient of a parameter was recorded on both sides")
@@ -45,7 +45,7 @@ def judge(context: Context) -> StageResult:
 
 
 def _shared_factor(norms: list[LocalNorm], apart: list[LocalNorm]) -> float | None:
-    """By what all gradients are larger, if it is one number."""
+    """Return the factor by which all gradients are larger, if it is one number; else None."""
     if len(apart) < len(norms) or len(norms) < _FEWEST or not all(one.baseline for one in norms):
         return None
     factors = sorted(one.candidate / one.baseline for one in norms)
@@ -97,14 +97,14 @@ def _failed(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FormatsApart:
-    """What was found, and what to do."""
+    """A sentence on formats that differ between the sides, and what to do."""
 
     text: str
     fix: str
 
 
 def formats_apart(context: Context, site: str) -> FormatsApart | None:
-    """The formats of the outputs of a parameter's module, or of that module itself, where the sides have others."""
+    """Return what is said where the module of a parameter, or itself, gives outputs in other formats; else None."""
     found = context.compare(is_forward, 0, name="formats")
     for module in (site.rpartition(".")[0], site):
         for row in found.rows:
@@ -119,7 +119,7 @@ def formats_apart(context: Context, site: str) -> FormatsApart | None:
 
 
 def _kind(context: Context, module: str) -> str:
-    """` (Embedding)`, where the class is known."""
+    """Return the module's class as in ` (Embedding)`; "" where it is not known."""
     facts = context.run("baseline", "steps").facts()
     kinds = (one.kind for one in (facts.modules if facts is not None else ()) if one.path == module)
     return "".join(f" ({kind})" for kind in kinds)
@@ -132,7 +132,7 @@ def _is_output(row: RowComparison, module: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalNorm:
-    """Of one parameter in the first step."""
+    """The norm of one parameter's gradient on both sides, in the first step."""
 
     site: str
     baseline: float  # before clipping
@@ -143,15 +143,15 @@ class LocalNorm:
 
     @property
     def times(self) -> float:
-        """Error over floor."""
+        """The error as a multiple of its floor."""
         return self.error / self.floor if self.floor else (math.inf if self.error else 0.0)
 
     def numbers(self) -> str:
-        """`apart by 0.11, 13 times the noise floor of 0.0078`."""
+        """Say how far the gradients are apart, as in `apart by 0.11, 13 times the noise floor of 0.0078`."""
         return farther(self.error, self.floor)
 
     def plain(self) -> dict[str, object]:
-        """For the page."""
+        """Return the fields as a dictionary for the page."""
         return {
             "site": self.site, "baseline": self.baseline, "candidate": self.candidate, "error": self.error,
             "floor": self.floor, "verdict": self.verdict,
@@ -159,7 +159,7 @@ class LocalNorm:
 
 
 def local_norms(context: Context) -> list[LocalNorm]:
-    """Of all parameters that both sides recorded, in the baseline's order."""
+    """Return the local norms of all parameters that both sides recorded, in the baseline's order."""
     found = context.compare(is_backward, 0, name="backward")
     rows = [row for row in found.rows if is_gradient(row.pair.baseline[0]) and row.distance is not None]
     norms: dict[SideName, dict[str, float]] = {side: context.gradient_norms(side) for side in _SIDES}
@@ -190,7 +190,7 @@ def _of_rows(
 
 
 def _unclipped(row: RowComparison, factor: float, context: Context) -> float:
-    """The relative error once the candidate is divided by `factor`.
+    """Return the relative error once the candidate is divided by `factor`.
 
     From both sketches where they are of one tensor; else ‖c/f - b‖² from ‖c - b‖² and ⟨c, b⟩.
     """
@@ -213,7 +213,7 @@ def _unclipped(row: RowComparison, factor: float, context: Context) -> float:
 
 
 def _verdict(row: RowComparison, error: float, budget: float) -> RowVerdict:
-    """As the comparison has it, but for what clipping made."""
+    """Return the verdict of the comparison, judged again once the effect of clipping is taken out."""
     assert row.distance is not None
     if row.verdict != "differs" and row.verdict != "within-noise":
         return row.verdict
@@ -224,7 +224,7 @@ def _verdict(row: RowComparison, error: float, budget: float) -> RowVerdict:
 
 
 def _clipping(context: Context, side: SideName, norms: dict[str, float]) -> float:
-    """What a side's gradients of the first step were multiplied by between their norm and the update."""
+    """Return the factor by which clipping multiplied a side's gradients in the first step."""
     before = context.grad_norm(side, "steps", 0)
     after = math.hypot(*norms.values()) if norms else 0.0
     if math.isnan(before) or not before or not after or after > before * (1 - _CLIPPED):

@@ -12,7 +12,7 @@ _APART = ("different", "only-baseline", "only-candidate")
 
 
 def judge(context: Context) -> StageResult:
-    """Failed when an item that changes numbers for certain is different."""
+    """Fail when an item that changes numbers for certain is different."""
     plan = context.plan
     sides = [[plan.folder / name for name in side.config] for side in (plan.baseline, plan.candidate)]
     if not all(sides):

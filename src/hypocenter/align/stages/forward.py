@@ -24,7 +24,7 @@ _CLOSE = 2e-3  # relative, of the mean of the inverse factors: sums of gradients
 
 
 def judge(context: Context) -> StageResult:
-    """Failed where a module's output, or the loss, leaves the baseline's by more than its measured noise."""
+    """Fail where a module's output, or the loss, leaves the baseline's by more than its measured noise."""
     whole = context.compare(everything, 0, name="everything")  # causes show in the backward pass too
     found = whole if _is_before_backward(whole) else context.compare(_is_wanted, 0, name="forward")
     losses = [context.loss(side, "steps", 0) for side in ("baseline", "candidate")]
@@ -58,7 +58,7 @@ def _is_wanted(spot: Spot) -> bool:
 
 
 def mean_of_means(context: Context) -> str | None:
-    """In words with the numbers; None when it is not so, or ranks and micro-batches are not those of the other side."""
+    """Say with numbers that one side's loss is a mean of means; None if not, or if ranks or micro-batches differ."""
     mine, other = _sizes(context, "baseline"), _sizes(context, "candidate")
     if len(mine) < 2 or mine.keys() != other.keys() or not all(mine.values()):
         return None
@@ -79,7 +79,7 @@ def mean_of_means(context: Context) -> str | None:
 
 
 def _sizes(context: Context, side: SideName) -> dict[tuple[int, int], float]:
-    """Norm of the gradient of the model's output in the first step, by rank and micro-batch."""
+    """Return the norm of the gradient of the model's output in the first step, by rank and micro-batch."""
     run = context.run(side, "steps")
     found: dict[tuple[int, int], float] = {}
     for rank in run.ranks:

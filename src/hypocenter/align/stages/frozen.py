@@ -21,7 +21,7 @@ _MANY = 10  # steps from which a median says something
 
 
 def judge(context: Context) -> StageResult:
-    """Failed where steps' loss or grad norm are farther from the baseline's than its repeats are, by the budget."""
+    """Fail where loss or grad norm of steps are farther from the baseline's than its repeats are, by the budget."""
     noise = repeats(context, "frozen-repeat", context.plan.stages.repeats)
     curves = [context.curve(side, "frozen") for side in ("baseline", "candidate")]
     budget = context.plan.stages.budget
@@ -73,7 +73,7 @@ def _other_batch(curves: list[Curve], step: int) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EachStep:
-    """What was found. Differences and floor are relative to the baseline's value."""
+    """How far a quantity is apart at each step. Differences and floor are relative to the baseline's value."""
 
     name: str
     n: int
@@ -86,13 +86,13 @@ class EachStep:
     digests: dict[int, str] = field(default_factory=dict[int, str])
 
     def text_of(self, step: int) -> str:
-        """`5.31207 and 5.30101, batch 3f2a-…`."""
+        """Say the values of a step and its batch, as in `5.31207 and 5.30101, batch 3f2a-…`."""
         at = self.steps.index(step)
         batch = f", batch {self.digests[step]}" if step in self.digests else ""
         return f"{self.baseline[at]:.6g} and {self.candidate[at]:.6g}{batch}"
 
     def plain(self) -> dict[str, object]:
-        """For the page, with fewer points."""
+        """Return the fields as a dictionary for the page, with fewer points."""
         at = np.unique(np.linspace(0, self.n - 1, min(self.n, _DRAWN)).astype(int))
         return {
             "name": self.name, "steps": [self.steps[i] for i in at], "baseline": [self.baseline[i] for i in at],
@@ -104,7 +104,7 @@ class EachStep:
 def each_step(
     name: str, baseline: Curve, candidate: Curve, repeats: Sequence[Curve], budget: float, *, rounding: float = 0.0
 ) -> EachStep | None:
-    """Judge a quantity; None where one of them has it at no step.
+    """Judge a quantity step by step; return None where one side never has it.
 
     Args:
         rounding: relative; the floor where repeats are nearer than that.
@@ -133,11 +133,11 @@ def each_step(
 
 
 def _apart(left: Series, repeat: Series) -> Values:
-    """A repeat's relative differences from the baseline."""
+    """Return a repeat's relative differences from the baseline."""
     both = align(left, repeat).finite()
     return np.abs(both.candidate - both.baseline) / np.maximum(np.abs(both.baseline), np.finfo(np.float64).tiny)
 
 
 def _print(left: Series, right: Series, size: Values) -> float:
-    """What printing with few decimals makes of equal values, relative."""
+    """Return the relative difference that printing with few decimals makes of equal values."""
     return max(left.quantum, right.quantum) / float(np.median(size))

@@ -19,7 +19,7 @@ _SAMPLES, _TOKENS = 3, 48  # shown
 
 
 def judge(context: Context) -> StageResult:
-    """Sustained departure, swings around zero, late drift, spikes, learning rates: the rules of `hypocenter curves`."""
+    """Judge departure, swings around zero, late drift, spikes and learning rates, by the rules of `curves`."""
     noise = repeats(context, "repeat", context.plan.stages.repeats)
     curves = [context.curve(side, "long") for side in ("baseline", "candidate")]
     budget = context.plan.stages.budget
@@ -64,7 +64,7 @@ def _rounds(rounding: float) -> list[str]:
 
 
 def _settings(context: Context) -> tuple[str, list[str]]:
-    """Settings of the optimizers that differ, where the long runs recorded them: the parameters with weight decay."""
+    """Return cause and reasons where settings of the optimizers differ, if the long runs recorded them."""
     try:
         runs = context.run("baseline", "long"), context.run("candidate", "long")
         apart = group_differences(*runs, context.matching)
@@ -100,7 +100,7 @@ def _failed(found: CurveComparison, name: str) -> Check | None:
 
 
 def samples_at(context: Context, step: int) -> list[str]:
-    """The first samples of the baseline's batch of a step, a line each; why not, where it cannot be done."""
+    """Return the first samples of the baseline's batch of a step, a line each; or a line that says why not."""
     try:
         tokenizer = open_tokenizer(context.plan.folder / context.plan.stages.tokenizer)
         batches = batches_of_step(context.run("baseline", f"batches-{step}"), step)

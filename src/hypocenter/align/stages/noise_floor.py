@@ -11,7 +11,7 @@ from hypocenter.compare.curves.evidence import FEWEST
 
 
 def judge(context: Context) -> StageResult:
-    """Nobody can tell where the repeats are equal to the bit, or too short."""
+    """Measure the noise of repeats over many steps; "cannot-tell" where they are equal to the bit, or too short."""
     noise = repeats(context, "repeat", context.plan.stages.repeats)
     baseline = context.curve("baseline", "long")
     found = [

@@ -22,8 +22,7 @@ _ELEMENTS = 1 << 22  # of a parameter that are looked at
 
 
 def judge(context: Context) -> StageResult:
-    """Failed where settings or rules differ, where a recorded update is not what its optimizer states, or the next
-    loss is not the baseline's."""
+    """Fail where settings or rules differ, an update is not what its optimizer states, or the next loss is off."""
     updates = _updates(context)
     apart = group_differences(context.run("baseline", "steps"), context.run("candidate", "steps"), context.matching)
     if apart:
@@ -42,7 +41,7 @@ def judge(context: Context) -> StageResult:
 
 
 def _updates(context: Context) -> UpdateComparison:
-    """Both sides' updates done again in float64; where values cannot be recorded nobody can tell."""
+    """Do both sides' updates again in float64 and compare; where values cannot be recorded nobody can tell."""
     try:
         sides = context.run("baseline", "updates"), context.run("candidate", "updates")
     except ProgramFailedError as error:
@@ -116,7 +115,7 @@ def _again(context: Context) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fed:
-    """What was found. `error_units` counts rounding errors of the parameters' format."""
+    """How the candidate's optimizer does with the baseline's gradients. `error_units` counts rounding errors."""
 
     n: int = 0
     worst: str = ""  # parameter, in the baseline's names
@@ -126,11 +125,11 @@ class Fed:
 
     @property
     def differs(self) -> bool:
-        """Whether rounding does not explain it."""
+        """Whether the updates differ by more than rounding."""
         return self.n > 0 and self.error_units > _MOST_UNITS
 
     def in_words(self) -> str:
-        """One sentence."""
+        """Say in one sentence how the two optimizers compare."""
         if not self.n:
             return f"the candidate's optimizer could not be fed with the baseline's gradients: {self.why_not}"
         if not self.differs:

@@ -24,7 +24,7 @@ SIDES: tuple[SideName, SideName] = ("baseline", "candidate")
 
 
 def judge(context: Context) -> StageResult:
-    """Failed at the first of: batches, weights, dropout, determinism, learning rate."""
+    """Fail at the first of these that differs: batches, weights, dropout, determinism, learning rate."""
     told: list[str] = []
     figures: dict[str, list[str]] = {}
     doubts: list[StageResult] = []
@@ -58,7 +58,7 @@ def _batches(context: Context, told: list[str]) -> StageResult | None:
 
 
 def _other_batches(context: Context, found: Comparison, differing: list[RowComparison]) -> StageResult:
-    """Not the same; and what is told of them by what they hold."""
+    """Return a failure that says how the batches differ, and what they hold."""
     first = found.first
     step = first.step if first is not None else differing[0].step
     words = f"the batches are not the same: {found.sentence.partition(', first of')[0]}"
@@ -75,7 +75,7 @@ def _other_batches(context: Context, found: Comparison, differing: list[RowCompa
 
 
 def _tokens(context: Context, told: list[str]) -> StageResult | None:
-    """What the batches hold, where they were kept: are labels shifted alike, ids in range, special ids the same?"""
+    """Compare what kept batches hold: are labels shifted alike, ids in range, special ids the same?"""
     runs = context.run("baseline", "steps"), context.run("candidate", "steps")
     configurations = Configuration(label="baseline", kinds=()), Configuration(label="candidate", kinds=())
     found = of_batches(runs, configurations, load())
@@ -125,7 +125,7 @@ def _farthest(rows: list[RowComparison]) -> float:
 
 
 def _lone(context: Context) -> dict[str, int]:
-    """How many weights have no counterpart, by side."""
+    """Count the weights without counterpart, by side."""
     matching = context.matching
     left = {"baseline": matching.unmatched_baseline, "candidate": matching.unmatched_candidate}
     return {side: sum(is_weight(card.spot) for card in cards) for side, cards in left.items()}
@@ -150,7 +150,7 @@ def _dropout(context: Context, told: list[str]) -> StageResult | None:
 
 
 def _module_names(context: Context) -> dict[str, str]:
-    """The candidate's modules in the baseline's names."""
+    """Map the candidate's names of modules to the baseline's."""
     pairs = [pair for pair in context.matching.pairs if pair.baseline[0].phase == "forward"]
     return {pair.candidate[0].site: pair.baseline[0].site for pair in pairs}
 
@@ -197,7 +197,7 @@ def _first_step(rows: tuple[RowComparison, ...]) -> int:
 
 
 def _is_other(row: RowComparison, card: SiteCard | None) -> bool:
-    """Whether weights are more apart than one of the two formats rounds; of unlike shapes nobody can tell."""
+    """Return whether weights are apart by more than one of the two formats rounds; False if that cannot be told."""
     if row.verdict == "equal" or row.distance is None:
         return False
     limit = max(map(unit, row.dtypes))
@@ -211,7 +211,7 @@ def _known(cause: str | None, otherwise: str) -> str:
 
 
 def dropouts(run: RecordedRun) -> dict[str, float]:
-    """Path of each module that drops values -> at which rate. Empty as well where the recording has no facts."""
+    """Return the rate of each module that drops values, by path. Empty too where the recording has no facts."""
     facts = run.facts()
     found = ((module.path, _rate_of(module)) for module in (facts.modules if facts is not None else ()))
     return {path: rate for path, rate in found if rate > 0}

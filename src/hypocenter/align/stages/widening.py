@@ -9,7 +9,7 @@ from hypocenter.align.context import Context
 
 
 def judge(context: Context) -> StageResult:
-    """Failed at the first widening that stops; the ones after it are not done."""
+    """Fail at the first widening that stops; the ones after it are not done."""
     wide = context.plan.widening
     if not wide or context.align_widened is None:
         how = "[[widening]] name, baseline, candidate: one feature or card count after another"

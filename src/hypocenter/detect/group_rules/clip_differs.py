@@ -37,7 +37,7 @@ from hypocenter.nouns import Finding, Remedy
 
 @group_rule("HC303", "desync", severity="error", reads=("digest", "scalar", "local"), asked="unlike")
 def check(panel: Panel) -> Iterator[Finding]:
-    """With the last step: the first coefficient that is not the same on all ranks."""
+    """At the last step, report the first coefficient that is not the same on all ranks."""
     judged = {verdict.axis: verdict for verdict in verdicts(panel)}
     known = track(panel)
     if not is_last(panel):

@@ -33,7 +33,7 @@ from hypocenter.record.whereabouts import Whereabouts
 
 @end_rule("HC323", "comm", severity="error")
 def check(job: Job) -> Iterator[Finding]:
-    """Compare what the members of each group are in."""
+    """Compare the collectives that the members of each group are in."""
     there: dict[tuple[str, tuple[int, ...], int], list[Whereabouts]] = defaultdict(list)
     for w in job.whereabouts.values():
         if w.call is not None and is_waiting(w) and w.call.ranks and w.call.op not in ("send", "recv"):

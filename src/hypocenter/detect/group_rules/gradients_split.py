@@ -65,7 +65,7 @@ class _Shared:
     broken: tuple[int, tuple[str, ...], dict[int, float]] | None = None
 
     def rows_of(self, sites: list[str], n_ranks: int) -> NDArray[np.int64]:
-        """Where these parameters are; new ones begin."""
+        """Return the rows of these parameters; new ones are added."""
         new = [site for site in sites if site not in self.rows]
         if new:
             self.rows.update(zip(new, range(len(self.rows), len(self.rows) + len(new)), strict=True))
@@ -77,7 +77,7 @@ class _Shared:
 
 @group_rule(CODE, "desync", severity="warning", reads=("grad", "digest", "scalar"), asked="unlike")
 def check(panel: Panel) -> Iterator[Finding]:
-    """With the last step: what was found first."""
+    """At the last step, report the split that was found first."""
     shared: _Shared = panel.history.notes[CODE].setdefault("shared", _Shared())
     if len(panel.ranks) > 1 and shared.broken is None:
         _look(panel, shared)
@@ -113,12 +113,12 @@ def _look(panel: Panel, shared: _Shared) -> None:
 
 
 def _differs(norms: _Norms, usual: _Norms) -> NDArray[np.bool_]:
-    """Where they are further apart than rounding; not where one is missing."""
+    """Return where norms are further apart than rounding; False where one is missing."""
     return np.abs(norms - usual) > 2 * ROUNDING * np.maximum(norms, usual)
 
 
 def _began_with(norms: _Norms, usual: _Norms, differs: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Rows that differ by more than a factor that all have: the norm of one parameter, clipped, changes all others."""
+    """Return the rows that differ by more than the factor of clipping that all have; all rows if none do."""
     rows = np.flatnonzero(differs.any(axis=1))
     with np.errstate(divide="ignore", invalid="ignore"):
         factors = norms[rows] / usual[rows]
@@ -128,7 +128,7 @@ def _began_with(norms: _Norms, usual: _Norms, differs: NDArray[np.bool_]) -> NDA
 
 
 def _norms(table: pa.Table, ranks: list[int]) -> tuple[list[str], _Norms]:
-    """Parameters, and their norms on each rank; a parameter with two rows on a rank is left out."""
+    """Return parameters, and their norms on each rank; a parameter with two rows on a rank is left out."""
     site, sites = codes(table, "site")
     column = np.searchsorted(ranks, table["rank"].to_numpy())
     norms = np.full((len(sites), len(ranks)), np.nan)
@@ -140,7 +140,7 @@ def _norms(table: pa.Table, ranks: list[int]) -> tuple[list[str], _Norms]:
 
 
 def _refined(first: NDArray[np.int64], norms: _Norms) -> NDArray[np.int64]:
-    """The first rank of those that shared before and have the same norm now."""
+    """Return for each rank the first of those that shared with it before and have the same norm now."""
     n_sites, n_ranks = norms.shape
     row, column = np.repeat(np.arange(n_sites), n_ranks), np.tile(np.arange(n_ranks), n_sites)
     bits = norms.view(np.int64).ravel()

@@ -76,7 +76,7 @@ class _Habits:
 
 @group_rule(CODE, "desync", severity="warning", reads=("law",), asked="rows")
 def check(panel: Panel) -> Iterator[Finding]:
-    """Once for ranks, once for each parameter."""
+    """Report gradients that are not what the micro-batches add up to: once for ranks, once for each parameter."""
     parameters = law_sketches(panel)
     ranks = list(panel.ranks)
     if len(ranks) < 2 or {rank for each in parameters.values() for rank in each.made} != set(ranks):
@@ -97,7 +97,7 @@ def check(panel: Panel) -> Iterator[Finding]:
 def _judged(
     step: int, habits: _Habits, parameters: Mapping[str, LawSketches], ranks: Sequence[int]
 ) -> Iterator[Finding]:
-    """By both laws. Where replicas are sums they are not each rank's own, though one rank may give most of a sum."""
+    """Judge by both laws. Parameters whose gradients are sums over ranks are not judged as each rank's own."""
     nothing = {rank: np.zeros(SKETCH) for rank in ranks}  # on some ranks it took no part in this step
     looked = {
         name: replace(each, made=nothing | each.made)
@@ -111,7 +111,7 @@ def _judged(
 
 
 def _noted(findings: Iterator[Finding], hooks: Sequence[str]) -> Iterator[Finding]:
-    """As notes where the program reduces by functions of its own, which may change gradients on purpose."""
+    """Turn findings into notes where functions of the program reduce gradients: they may change them on purpose."""
     for finding in findings:
         if hooks:
             why = f"DDP reduces by the communication hook {', '.join(hooks)}, which may do it on purpose"
@@ -120,7 +120,7 @@ def _noted(findings: Iterator[Finding], hooks: Sequence[str]) -> Iterator[Findin
 
 
 def _sums(step: int, habits: _Habits, looked: Mapping[str, LawSketches], ranks: Sequence[int]) -> Iterator[Finding]:
-    """Replicas: what is used is the sum over ranks."""
+    """Judge replicas: the gradient that is used must be the sum over ranks."""
     weights = weights_of_ranks(looked, ranks)
     if weights is None:
         return  # two ranks gave the same
@@ -139,7 +139,7 @@ def _sums(step: int, habits: _Habits, looked: Mapping[str, LawSketches], ranks: 
 
 
 def _own(step: int, habits: _Habits, parameters: Mapping[str, LawSketches]) -> Iterator[Finding]:
-    """Parts: what is used on a rank is what the replay gives on it."""
+    """Judge parts of the model: the gradient used on a rank must be what its own replay gives."""
     pairs = _Pairs.of_each_rank(parameters)
     factors, is_near = pairs.common_factors()
     of_before = cache(lambda: pairs.are_of_before(step, habits))
@@ -163,7 +163,7 @@ def _own(step: int, habits: _Habits, parameters: Mapping[str, LawSketches]) -> I
 
 
 def _factor(step: int, habits: _Habits, rank: int, factor: float) -> Iterator[Finding]:
-    """What is used never was more than so many times what the micro-batches give, and now it is. Less may be a clip."""
+    """Report gradients that are a larger multiple of what the micro-batches give than before; less may be a clip."""
     n, most = habits.factors.get(rank, (0, 0.0))
     habits.factors[rank] = n + 1, max(most, factor)
     if n < STAYS or factor <= max(1.0, most) * (1 + TOLERANCE) or _ALL in habits.is_told:
@@ -176,7 +176,7 @@ def _factor(step: int, habits: _Habits, rank: int, factor: float) -> Iterator[Fi
 def _none(
     step: int, habits: _Habits, rank: int, are_of_before: Callable[[], bool], *, is_habit: bool
 ) -> Iterator[Finding]:
-    """Most parameters are something else than the law says, and nothing that was named before explains it.
+    """Report that most parameters break the law, unless a finding before explains it.
 
     Args:
         step: audited.
@@ -203,7 +203,7 @@ def _none(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Pairs:
-    """What is used and what the replay gives, a row for each: those of many ranks are compared at once."""
+    """Pairs of what is used and what the replay gives, a row for each: many ranks are compared at once."""
 
     owners: tuple[int, ...]  # ranks; -1 of a sum over ranks
     starts: tuple[int, ...]  # of each owner's rows, and where the last ones end
@@ -228,14 +228,14 @@ class _Pairs:
 
     @classmethod
     def of_sum(cls, looked: Mapping[str, LawSketches]) -> _Pairs:
-        """What each rank uses and the mean over ranks."""
+        """Pair what each rank uses with the mean over ranks."""
         keys = tuple((name, rank) for name, each in looked.items() for rank in each.used)
         means = {name: np.mean(list(each.made.values()), axis=0) for name, each in looked.items()}
         used, made = _rows(looked[n].used[r] for n, r in keys), _rows(means[n] for n, _ in keys)
         return cls(owners=(-1,), starts=(0, len(keys)), keys=keys, used=used, made=made)
 
     def are_of_before(self, step: int, habits: _Habits) -> list[bool]:
-        """By owner: what is used is what was used at the step before and what this one gives, times one factor."""
+        """Return by owner whether what is used is a multiple of that of the step before plus what this one gives."""
         found = [False] * len(self.owners)
         if habits.last_step != step - 1:
             return found
@@ -254,7 +254,7 @@ class _Pairs:
         return found
 
     def common_factors(self) -> tuple[list[float | None], NDArray[np.bool_]]:
-        """By owner the factor of most of its rows, None where there is none; which rows have it."""
+        """Return by owner the factor of most of its rows, None where there is none; and which rows have it."""
         starts, sizes = np.array(self.starts[:-1], np.int64), np.diff(self.starts)
         if not len(sizes):
             return [], np.zeros(0, np.bool_)
@@ -280,7 +280,7 @@ def _before(n: int) -> list[str]:
 
 
 def _ranks(step: int, habits: _Habits, off: Mapping[int, float]) -> Iterator[Finding]:
-    """Ranks that have another weight than most."""
+    """Report ranks whose gradients have another weight than those of most."""
     n_before = habits.n_equal
     habits.n_equal = 0 if off else n_before + 1
     for rank, share in off.items():
@@ -303,7 +303,7 @@ def _ranks(step: int, habits: _Habits, off: Mapping[int, float]) -> Iterator[Fin
 def _single_ones(
     step: int, habits: _Habits, looked: Mapping[str, LawSketches], ranks: Sequence[int], usual: float
 ) -> Iterator[Finding]:
-    """Parameters that are something else than the others are."""
+    """Report parameters whose gradient is something else than the sum that the others are."""
     for name, each in looked.items():
         total = usual * np.sum([each.made[rank] for rank in ranks], axis=0)
         size = float(np.linalg.norm(total))
@@ -331,7 +331,7 @@ def _is_own(used: _Vector, made: _Vector | None) -> bool:
 
 
 def _left_out(habits: _Habits, name: str) -> Finding:
-    """It never was in the reduction; others like it are told with it."""
+    """Report a parameter that never was in the reduction; others like it are told with it."""
     names = [other for other, steps in habits.left.items() if len(steps) >= LEFT_FOR - 1]
     habits.is_told.update(names)
     others = [other for other in names if other != name]
@@ -343,7 +343,7 @@ def _left_out(habits: _Habits, name: str) -> Finding:
 
 
 def _how(rank: int, used: _Vector, made: Mapping[int, _Vector], total: _Vector) -> tuple[float, str]:
-    """The factor, and what is wrong in words."""
+    """Return the factor, and what is wrong in words."""
     if not np.linalg.norm(used):
         return 0.0, "is not used, though the ranks' micro-batches give one"
     share = float(used @ total / (total @ total))

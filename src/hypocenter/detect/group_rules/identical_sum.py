@@ -45,7 +45,7 @@ _DATA = "dp"  # ranks that begin with equal gradients there have equal data, whi
 
 @group_rule(CODE, "config", severity="note", reads=("comm", "digest", "local"), asked="rows")
 def check(panel: Panel) -> Iterator[Finding]:
-    """Fire at the first step at which it is seen, once for each parameter; those of one step are one finding."""
+    """Report sums of equal gradients at the first step that has them, once for each parameter."""
     said = panel.history.notes[CODE]
     axes = {ranks: axis for axis in ("tp", "cp", "ep", "pp", _DATA) for ranks in panel.groups(axis)}
     if not axes or not panel.table.num_rows:
@@ -61,7 +61,7 @@ def check(panel: Panel) -> Iterator[Finding]:
 
 
 def _began_apart(panel: Panel, group: tuple[int, ...]) -> set[str]:
-    """Parameters whose gradients differed over this group before any reduction."""
+    """Return the parameters whose gradients differed over this group before any reduction."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -80,7 +80,7 @@ def _began_apart(panel: Panel, group: tuple[int, ...]) -> set[str]:
 
 
 def _used_sums(panel: Panel, group: tuple[int, ...]) -> Mapping[str, float]:
-    """Parameters whose gradient is the sum of equal values over this group, in the order of the calls."""
+    """Return parameters whose gradient is the sum of equal values over this group, in the order of the calls."""
     import pyarrow.compute as pc
 
     calls = _equal_inputs(panel, group)
@@ -104,7 +104,7 @@ def _used_sums(panel: Panel, group: tuple[int, ...]) -> Mapping[str, float]:
 
 
 def _equal_inputs(panel: Panel, group: tuple[int, ...]) -> list[tuple[int, int]]:
-    """(digest of the result, elements) of each sum over the group into which every rank put the same bits."""
+    """Return (digest of the result, elements) of each sum over the group into which every rank put the same bits."""
     import pyarrow.compute as pc
 
     table = panel.where(phase="comm", op=_SUM)

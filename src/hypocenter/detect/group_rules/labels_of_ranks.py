@@ -40,7 +40,7 @@ STEPS = 2
 
 @group_rule(CODE, "config", severity="warning", reads=("law",), asked="rows")
 def check(panel: Panel) -> Iterator[Finding]:
-    """Fire at the second step at which labels of the ranks weigh unequally; it began at the first."""
+    """Report at the second step at which labels of the ranks weigh unequally; it began at the first."""
     steps: list[int] = panel.history.notes[CODE].setdefault("steps", [])
     table = panel.where(port=MADE, site=LABELS)
     if table.num_rows < 2 or len(steps) >= STEPS:
@@ -68,7 +68,7 @@ def check(panel: Panel) -> Iterator[Finding]:
 
 
 def _gap(looked: Mapping[str, LawSketches], factors: Mapping[int, tuple[float, float]]) -> float:
-    """Relative difference of the gradient that the ranks' weights make to the one with each multiplied once more.
+    """Return the relative difference between the gradient by the ranks' weights and the one with corrected weights.
 
     Args:
         factors: by rank: its weight, and by what it would have to be multiplied.

@@ -32,7 +32,7 @@ _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 @group_rule(CODE, "config", severity="warning", reads=(), asked="rows")
 def check(panel: Panel) -> Iterator[Finding]:
-    """Look at the first step of the recording; fire for the first pipeline and the first stage that repeats."""
+    """Look at the first step of the recording; report the first pipeline and the first stage that repeats."""
     notes = panel.history.notes[CODE]
     if notes or not panel.records:
         return
@@ -47,7 +47,7 @@ def check(panel: Panel) -> Iterator[Finding]:
 
 
 def _lists(layers: Mapping[str, int]) -> dict[str, dict[int, str]]:
-    """Numbers of each list of layers, with the paths that carry them; lists are the same when only numbers differ."""
+    """Return the numbers of each list of layers, with their paths; two lists are one if only numbers differ."""
     found: dict[str, dict[int, str]] = {}
     for path, number in layers.items():
         found.setdefault(_NUMBER.sub("#", path), {}).setdefault(number, path)
@@ -57,7 +57,7 @@ def _lists(layers: Mapping[str, int]) -> dict[str, dict[int, str]]:
 def _repeats(
     stages: Sequence[int], lists: Mapping[int, Mapping[str, Mapping[int, str]]]
 ) -> Iterator[tuple[int, int, str, Mapping[int, str], Mapping[int, str]]]:
-    """(earlier rank, later rank, path on the later, numbers on the earlier, numbers on the later)."""
+    """Yield (earlier rank, later rank, path on the later, numbers on the earlier, numbers on the later)."""
     for at, later in enumerate(stages):
         for earlier in stages[:at]:
             for name, numbers in lists.get(later, {}).items():

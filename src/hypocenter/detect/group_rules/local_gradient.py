@@ -44,7 +44,7 @@ _ADVICE = "replay the step on that rank and on another; if it is finite there, l
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Rows:
-    """The columns that count, of one step."""
+    """The columns that count, for one step."""
 
     rank: Any
     site: Any  # indices into `names`
@@ -56,7 +56,7 @@ class _Rows:
 
 @group_rule("HC313", "nonfinite", severity="error", reads=("local",), asked="unlike")
 def check(panel: Panel) -> Iterator[Finding]:
-    """At most one finding of each kind a step: the rank and parameter to look at first, the others in its `why`."""
+    """Report at most one finding of each kind a step: the rank and parameter to look at first; others in its `why`."""
     notes = panel.history.notes[CODE]
     rows = _rows(panel)
     if rows is None:
@@ -168,7 +168,7 @@ def _is_scaling(panel: Panel, rank: int) -> bool:
 
 
 def _peers(panel: Panel, rank: int) -> Sequence[int]:
-    """The ranks that have the same parameters and another part of the batch."""
+    """Return the ranks that have the same parameters and another part of the batch."""
     return next((group for group in panel.groups("dp") if rank in group), panel.ranks)
 
 

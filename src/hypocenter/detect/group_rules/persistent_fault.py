@@ -33,5 +33,5 @@ from hypocenter.nouns import Finding
 
 @group_rule("HC342", "hardware", severity="error", reads=("sdc",), alone=True, asked="rows")
 def check(panel: Panel) -> Iterator[Finding]:
-    """Fire on a device that is wrong by itself."""
+    """Report a device that is wrong by itself."""
     yield from found_in(panel, "HC342", "persistent")

@@ -42,7 +42,7 @@ from hypocenter.record.whereabouts import Whereabouts
 
 @end_rule("HC324", "crash", severity="error", alone=True)
 def check(job: Job) -> Iterator[Finding]:
-    """Say of what the program died, if no rank is to be blamed before the others."""
+    """Report what the program died of, if no rank is to be blamed before the others."""
     dead = died(job)
     if not dead or not job.is_latest:
         return

@@ -37,7 +37,7 @@ from hypocenter.nouns import Finding, Remedy, Severity
 
 @group_rule("HC304", "desync", severity="error", reads=("digest", "scalar", "local"), asked="unlike")
 def check(panel: Panel) -> Iterator[Finding]:
-    """With the last step: the first stream that went apart, along each axis."""
+    """At the last step, report the first random stream that went apart, along each axis."""
     known = stream_track.track(panel)
     judged = {verdict.axis: verdict for verdict in verdicts(panel)}
     if not is_last(panel):

@@ -47,7 +47,7 @@ _SAID_AT_MOST = 4  # sentences of waits, and of other ranks' ends
 
 @end_rule("HC321", "environment", severity="error")
 def check(job: Job) -> Iterator[Finding]:
-    """Name the rank that the others lost."""
+    """Report the rank that the others lost."""
     loss = loss_of(job)
     if loss is None or not loss.ranks or (loss.severity == "note" and not job.is_latest):
         return
@@ -136,7 +136,7 @@ def _why(job: Job, loss: Loss) -> Iterator[str]:
 
 
 def _was_cut_off(loss: Loss) -> bool:
-    """Whether the others' connections were closed: the process is gone, not only quiet."""
+    """Return whether the others' connections were closed: the process is gone, not only quiet."""
     ends = (end.seen.exit for end in loss.ends.values() if end.how == "lost peer" and end.seen is not None)
     said = [end.text for end in ends if end is not None]  # who was patient is told, whom it then cut off is not
     return any(_CUT.search(text) for text in said) and not any(_TIMEOUT.search(text) for text in said)
@@ -158,7 +158,7 @@ def _last_seen(job: Job, loss: Loss, seen: Whereabouts) -> str:
 
 
 def _beside(loss: Loss, seen: Whereabouts) -> list[int]:
-    """Ranks that are, or were when they gave up, in the collective that a lost rank is in."""
+    """Return the ranks that are, or were when they gave up, in the collective that a lost rank is in."""
     there = [
         e.seen for e in loss.ends.values() if e.seen is not None and e.rank not in loss.ranks and is_waiting(e.seen)
     ]

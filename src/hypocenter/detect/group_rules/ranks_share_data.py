@@ -39,7 +39,7 @@ AT_LEAST = 3  # steps that were looked at: padding and small data sets make two 
 
 @group_rule("HC305", "data", severity="warning", reads=("digest", "local"), asked="unlike")
 def check(panel: Panel) -> Iterator[Finding]:
-    """With the last step: the data of the whole run."""
+    """At the last step, judge the data of the whole run."""
     known = track(panel)
     if not is_last(panel):
         return

@@ -36,7 +36,7 @@ _WORDS = {"lr": "learning rate", "loss_scale": "loss scale"}
 
 @group_rule("HC306", "desync", severity="error", reads=("digest",), asked="unlike")
 def check(panel: Panel) -> Iterator[Finding]:
-    """With the last step: the first disagreement along each axis."""
+    """At the last step, report the first disagreement along each axis."""
     known = track(panel)
     if not is_last(panel):
         return

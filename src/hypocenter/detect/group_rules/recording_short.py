@@ -31,7 +31,7 @@ _OF_RANK = re.compile(r"\brank[- ]0*(\d+)\b.*(cannot be read|damaged|vanished|no
 
 @end_rule("HC322", "environment", severity="warning")
 def check(job: Job) -> Iterator[Finding]:
-    """Say which ranks' recordings are not whole."""
+    """Report the ranks whose recordings are not whole."""
     if not job.is_latest:
         return
     said: dict[int, list[str]] = defaultdict(list)

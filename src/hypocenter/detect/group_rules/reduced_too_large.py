@@ -49,7 +49,7 @@ _Vectors = Mapping[tuple[int, str], npt.NDArray[np.float64]]
 
 @group_rule(CODE, "config", severity="warning", reads=("local", "digest", "scalar"), asked="unlike")
 def check(panel: Panel) -> Iterator[Finding]:
-    """Fire once, for the first group of ranks that have the same weights."""
+    """Report once, for the first group of ranks that have the same weights."""
     notes = panel.history.notes[CODE]
     pairs = panel.groups("cp")
     if notes.get("is_said") or not pairs or not panel.table.num_rows:
@@ -76,7 +76,7 @@ def _weights(panel: Panel) -> dict[int, float]:
 
 
 def _factors(panel: Panel, group: list[int]) -> dict[str, float]:
-    """By parameter: its gradient at the optimizer, by the mean of the gradients of the ranks before the reduction."""
+    """Return by parameter its gradient at the optimizer as a multiple of the ranks' mean before the reduction."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -104,7 +104,7 @@ def _factors(panel: Panel, group: list[int]) -> dict[str, float]:
 
 
 def _sketches(table: Any, ranks: list[int]) -> _Vectors:
-    """By rank and parameter, those of all micro-batches added up."""
+    """Return sketches by rank and parameter, those of all micro-batches added up."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

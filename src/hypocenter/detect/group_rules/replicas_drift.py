@@ -53,7 +53,7 @@ TIMES = 2  # steps
 
 @group_rule("HC301", "desync", severity="error", reads=("digest", "scalar", "local"), asked="unlike")
 def check(panel: Panel) -> Iterator[Finding]:
-    """With the last step: what made replicas differ, unless another rule knows."""
+    """At the last step, report what made replicas differ, unless another rule knows."""
     for verdict in verdicts(panel):
         if verdict.reason == "unreduced":
             yield _unreduced(verdict)
@@ -154,7 +154,7 @@ def _norms(panel: Panel, norms: Sequence[str], step: int) -> Finding:
 
 
 def _parted(panel: Panel, parted: Sequence[tuple[int, str, str]]) -> Finding:
-    """No wrapper tells that they are replicas; but the rest of their modules is."""
+    """Report parameters that no wrapper calls replicas, though the rest of their modules is shared."""
     step, name, beside = parted[0]
     others = [each for _, each, _ in parted[1:]]
     why = [f"{beside} is equal on all ranks after its updates, {name} was so before the first and is not any more"]

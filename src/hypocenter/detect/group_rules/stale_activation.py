@@ -39,7 +39,7 @@ _Place = tuple[int, int, int]  # rank, micro-batch, and the one before whose act
 
 @dataclass(slots=True)
 class _Given:
-    """What one rank's model is called with as one argument, by micro-batch."""
+    """The values of one argument of one rank's model, by micro-batch."""
 
     is_whole: bool
     digests: dict[int, int] = field(default_factory=dict)
@@ -48,7 +48,7 @@ class _Given:
 
 @group_rule(CODE, "data", severity="warning", reads=("data",), asked="unlike")
 def check(panel: Panel) -> Iterator[Finding]:
-    """Fire at the second step at which it is seen; it began at the first."""
+    """Report at the second step at which it is seen; it began at the first."""
     steps: list[tuple[int, _Place]] = panel.history.notes[CODE].setdefault("steps", [])
     if len(steps) >= STEPS:
         return
@@ -87,7 +87,7 @@ def _given(panel: Panel) -> Mapping[int, Mapping[str, _Given]]:
 
 
 def _repeated(rank: int, given: Mapping[str, _Given], numbers: set[int]) -> _Place | None:
-    """A micro-batch of a rank that is given nothing but activations, in which they are those of one before."""
+    """Return a micro-batch that is given the activations of an earlier one, on a rank without other inputs, or None."""
     if any(each.is_whole for each in given.values()):
         return None
     for each in given.values():

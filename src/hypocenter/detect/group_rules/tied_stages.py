@@ -41,7 +41,7 @@ _OF_EMBEDDING = re.compile(r"embed|wte|(^|\.)tok", re.IGNORECASE)
 
 @dataclass(slots=True)
 class _Pair:
-    """Two copies: (rank, site) on the first and on the last stage."""
+    """Two tied copies: (rank, site) on the first and on the last stage."""
 
     first: tuple[int, str]
     last: tuple[int, str]
@@ -58,7 +58,7 @@ class _Known:
 
 @group_rule("HC307", "desync", severity="error", reads=("digest",), asked="unlike")
 def check(panel: Panel) -> Iterator[Finding]:
-    """With the last step: pairs that began equal and are not."""
+    """At the last step, report pairs that began equal and no longer are."""
     known: _Known = panel.history.notes["HC307"].setdefault("known", _Known())
     rows = _rows(panel)
     if rows:
@@ -75,7 +75,7 @@ Rows = dict[tuple[int, str, str, int], dict[str, Any]]  # rank, site, port, call
 
 
 def _rows(panel: Panel) -> Rows:
-    """Of parameters and gradients whose names or modules are those of embeddings and output layers."""
+    """Return rows of parameters and gradients that by name or module are of embeddings and output layers."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

@@ -33,5 +33,5 @@ from hypocenter.nouns import Finding
 
 @group_rule("HC341", "hardware", severity="error", reads=("sdc",), alone=True, asked="rows")
 def check(panel: Panel) -> Iterator[Finding]:
-    """Fire on other bits the second time."""
+    """Report a device that came to other bits the second time."""
     yield from found_in(panel, "HC341", "transient")

@@ -29,5 +29,5 @@ from hypocenter.nouns import Finding
 
 @group_rule("HC343", "hardware", severity="error", reads=("sdc",), alone=True, asked="rows")
 def check(panel: Panel) -> Iterator[Finding]:
-    """Fire on an op that is wrong everywhere."""
+    """Report an op that is wrong everywhere."""
     yield from found_in(panel, "HC343", "kernel")

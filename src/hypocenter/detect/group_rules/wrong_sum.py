@@ -52,7 +52,7 @@ again, replace the device or link; check that every handle is waited for"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Wrong:
-    """One thing that is not as it must be."""
+    """A value that is not as it must be."""
 
     value: Value
     what: str
@@ -62,7 +62,7 @@ class _Wrong:
 
 @group_rule("HC311", "comm", severity="error", reads=("comm", "local"), asked="rows")
 def check(panel: Panel) -> Iterator[Finding]:
-    """One finding a step for each group and operation, and one for DDP's own reduction."""
+    """Report one finding a step for each group and operation, and one for DDP's own reduction."""
     found: dict[str, list[_Wrong]] = defaultdict(list)
     for collective in collectives_of(panel):
         for reduction in reductions(collective):
@@ -105,7 +105,7 @@ def _wrong(reduction: Reduction) -> list[_Wrong]:
 
 
 def _odd_one(reduction: Reduction) -> list[_Wrong]:
-    """All ranks but one have the same bits: too small for the sketch, but no order of addition explains it."""
+    """Return the one rank with other bits: too small for the sketch, but no order of addition explains it."""
     digests: dict[int | None, list[Value]] = defaultdict(list)
     for result in reduction.results:
         digests[result.digest].append(result)
@@ -123,7 +123,7 @@ def _changed(copy: Copy) -> _Wrong | None:
 
 
 def _of_ddp(panel: Panel) -> Iterator[Reduction]:
-    """Each parameter's local gradients, and what DDP made of them."""
+    """Yield each parameter's local gradients, with what DDP made of them."""
     reduced = panel.where(port=REDUCED)
     if reduced.num_rows == 0:
         return

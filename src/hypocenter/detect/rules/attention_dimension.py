@@ -35,5 +35,5 @@ from hypocenter.nouns import Finding
     not_in={"mindspore": "the forward is looked at in replays of torch only, so far"},
 )
 def check(window: Window) -> Iterator[Finding]:
-    """Fire at the step at which it is seen."""
+    """Fire at the step at which a replay shows attention over the wrong dimension."""
     yield from wrong(window, "HC256", cause="implementation-mismatch", confidence="likely")

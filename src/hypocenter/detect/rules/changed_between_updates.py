@@ -93,7 +93,7 @@ def _of_bit(window: Window, row: Reading) -> Finding:
 
 
 def _of_state(window: Window, row: Reading) -> Finding:
-    """A stage of training may begin so on purpose."""
+    """Return a note that the optimizer's state begins anew: a stage of training may do so on purpose."""
     return Finding(
         code="HC231", kind="desync", severity="note", step=row.step, rank=window.rank, phase="optimizer",
         title="the optimizer's state begins anew", site=row.site, port=STATE, param=row.site, cause="program-error",
@@ -118,7 +118,7 @@ def _of_copy(window: Window, row: Reading) -> Finding:
 
 
 def _of_option(window: Window, row: Reading) -> Finding:
-    """A program may change it on purpose."""
+    """Return a note that an option of a parameter group is another one: a program may change it on purpose."""
     number, _, name = row.site.removeprefix("group[").partition("].")
     return Finding(
         code="HC231", kind="desync", severity="note", step=row.step - row.call, rank=window.rank, phase="optimizer",

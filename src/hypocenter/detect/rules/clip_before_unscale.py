@@ -42,7 +42,7 @@ class _Clipped:
 
     @property
     def left(self) -> float:
-        """Norm after clipping, the scale still in it: max_norm."""
+        """The norm after clipping, with the scale still in it: max_norm."""
         return self.factor * self.norm
 
     @property
@@ -92,7 +92,7 @@ def check(window: Window) -> Iterator[Finding]:
 
 
 def _all(window: Window, site: str) -> list[_Clipped]:
-    """Every step so far at which this was measured, oldest first."""
+    """Return every step so far at which this was measured, oldest first."""
     scale = scales(window)
     factors = dict([*past(window, site), (window.step, value_of(window, site) or 0.0)])
     norm = CLIP_NORM if site == CLIP_FACTOR else HAND_NORM
@@ -105,7 +105,7 @@ def _all(window: Window, site: str) -> list[_Clipped]:
 
 
 def _is_scaled_threshold(seen: list[_Clipped]) -> bool:
-    """Whether the program has multiplied max_norm by the scale: then all is well."""
+    """Return whether the program has multiplied max_norm by the scale: then all is well."""
     first, last = seen
     if not _same(first.scale, last.scale):
         return _same(first.left / first.scale, last.left / last.scale)
@@ -117,5 +117,5 @@ def _same(a: float, b: float) -> bool:
 
 
 def _is_round(value: float) -> bool:
-    """A number as people write thresholds: two digits."""
+    """Return whether it is a number as people write thresholds: with two digits."""
     return value > 0.0 and math.isclose(value, float(f"{value:.1e}"), rel_tol=SAME)

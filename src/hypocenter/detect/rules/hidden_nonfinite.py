@@ -40,7 +40,7 @@ TITLES = {
     not_in={"mindspore": "those loggers, the Trainer of Transformers and wandb.watch, are of torch programs only"},
 )
 def check(window: Window) -> Iterator[Finding]:
-    """Note each logger once."""
+    """Fire a note once for each logger that hides such a value."""
     for site, title in TITLES.items():
         row = row_of(window.readings, site)
         if row is None or any(past(window, site)):

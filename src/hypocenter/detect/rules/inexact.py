@@ -39,7 +39,7 @@ WARNED = 0.1  # of the norm
     not_in={"mindspore": "no mode of MindSpore runs each operator twice"},
 )  # fmt: skip
 def check(window: Window) -> Iterator[Finding]:
-    """Fire once for an operator."""
+    """Fire at each operator that was found."""
     for row in window.by_phase["optimizer"]:
         if row.port == INEXACT:
             yield _inexact(window, row)

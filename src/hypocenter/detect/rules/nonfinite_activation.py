@@ -76,7 +76,7 @@ def check(window: Window) -> Iterator[Finding]:
 
 
 def _is_all(output: Reading, window: Window) -> bool:
-    """Whether this is what the model gives, and nothing was computed of it that could tell whether it matters."""
+    """Return whether the output is the model's, and nothing computed of it could tell whether it matters."""
     is_model_s = "." not in output.site and not output.lacks  # a dump may leave out what follows
     has_loss = window.record is not None and window.record.loss is not None
     return is_model_s and not has_loss and not (window.by_phase["loss"] or window.by_phase["grad"])
@@ -116,7 +116,7 @@ def _followed(origin: Origin, window: Window) -> Finding:
 
 
 def _since_when(first: Reading, window: Window) -> Iterator[str]:
-    """How many parameters were bad with this one, and whether the last update made it so."""
+    """Say how many parameters were bad with this one, and whether the last update made it so."""
     rows = list(window.by_phase["param"])
     sites, bad = {r.site for r in rows}, {r.site for r in rows if r.summary.n_nonfinite}
     if len(bad) > 1:
@@ -129,7 +129,7 @@ def _since_when(first: Reading, window: Window) -> Iterator[str]:
 
 
 def _given(first: Reading, call: Call, window: Window) -> Finding:
-    """A call was given bad values that nothing recorded has made."""
+    """Return the finding for a call that was given bad values which nothing recorded has made."""
     cast = unrecorded_cast(first, window.readings)
     if cast is not None:
         last, told = cast
@@ -144,7 +144,7 @@ def _given(first: Reading, call: Call, window: Window) -> Finding:
 
 
 def _common(one: str, other: str) -> str:
-    """The module around both."""
+    """Return the path of the module around both; "" for the model itself."""
     parts = [a for a, b in zip(one.split("."), other.split("."), strict=False) if a == b]
     return ".".join(parts) if one.split(".")[: len(parts)] == other.split(".")[: len(parts)] else ""
 
@@ -207,7 +207,7 @@ class Because:
 
 
 def because(call: Call, first: Reading, forward: Call | None = None) -> Because | None:
-    """The cause; None when the rows do not prove one.
+    """Return the cause of a bad output; None when the rows do not prove one.
 
     Args:
         call: whose inputs are finite.
@@ -242,7 +242,7 @@ def because(call: Call, first: Reading, forward: Call | None = None) -> Because 
 
 
 def _outside(name: str, call: Call) -> Because | None:
-    """An operand outside the domain of the function."""
+    """Return the cause if an operand lies outside the domain of the function; else None."""
     name = name.rstrip("_")
     domain = DOMAINS.get(name)
     s = call.ins[domain.of].summary if domain is not None and domain.of < len(call.ins) else None
@@ -256,7 +256,7 @@ def _outside(name: str, call: Call) -> Because | None:
 
 
 def _reached(name: str, sizes: list[float], call: Call) -> tuple[float, str] | None:
-    """log2 of the magnitude that the result comes to for the largest inputs, in words."""
+    """Return log2 of the magnitude that the result comes to for the largest inputs, and how in words; or None."""
     largest = max(sizes)
     if not largest:
         return None
@@ -274,7 +274,7 @@ def _reached(name: str, sizes: list[float], call: Call) -> tuple[float, str] | N
 
 
 def _backward(name: str, forward: Call | None) -> Because | None:
-    """Gradients that are infinite at 0."""
+    """Return the cause if forward had an input 0 where the gradient of this function is infinite; else None."""
     if forward is None or not forward.ins or forward.ins[0].summary.min != 0.0:
         return None
     if name in ("sqrt", "sqrt_", "rsqrt"):
@@ -291,7 +291,7 @@ def _backward(name: str, forward: Call | None) -> Because | None:
 
 
 def unrecorded_cast(first: Reading, rows: Iterable[Reading]) -> tuple[Reading, Because] | None:
-    """The last output before an infinite input that is as large as it, finite and beyond float16's largest number.
+    """Find the last output before an infinite input that is as large, finite and beyond float16's largest number.
 
     Dumps leave out casts, views and arithmetic on them: one of these made the infinity.
     """

@@ -79,7 +79,7 @@ def check(window: Window) -> Iterator[Finding]:
 
 
 def _followed(window: Window) -> list[Reading]:
-    """Per site the largest reading of the step, in execution order. Inputs are outputs of another site."""
+    """Return for each site the largest reading of the step, in execution order. Inputs are another site's outputs."""
     has_scaler = window.record is not None and window.record.loss_scale is not None
     phases = ("forward", "loss", "param") if has_scaler else ("forward", "loss", "param", "backward", "grad")
     largest: dict[object, Reading] = {}
@@ -130,7 +130,7 @@ def _others(due: list[tuple[Reading, Forecast]]) -> tuple[str, ...]:
 
 
 def _steps(n: float) -> str:
-    """`1 step`, `80 steps`: two digits, as more are not known."""
+    """Say a number of steps as in `1 step` or `80 steps`: with two digits, as more are not known."""
     whole = max(1, round(n))
     digits = max(0, len(str(whole)) - 2)
     rounded = round(whole, -digits)

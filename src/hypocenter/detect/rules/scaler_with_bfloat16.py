@@ -29,7 +29,7 @@ from hypocenter.nouns import Finding, Remedy
 
 @rule("HC217", "config", severity="note", reads=("scaler",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
-    """Note it once."""
+    """Fire a note once."""
     if row_of(window.readings, BFLOAT16) is None or any(past(window, BFLOAT16)):
         return
     scale = window.record.loss_scale if window.record is not None else None

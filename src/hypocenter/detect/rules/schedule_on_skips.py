@@ -103,7 +103,7 @@ def _out_of_step(window: Window, row: Reading) -> Finding:
 
 
 def _each_microbatch(window: Window, row: Reading) -> Finding:
-    """Its length may have been chosen so."""
+    """Return a note that the schedule steps at each micro-batch: its length may have been chosen so."""
     n = round(row.summary.sum)
     return Finding(
         code="HC214", kind="config", severity="note", step=window.step, rank=window.rank, phase="optimizer", site="",
@@ -114,7 +114,7 @@ def _each_microbatch(window: Window, row: Reading) -> Finding:
 
 
 def _in_all(window: Window, name: str, facts: dict[str, float]) -> Finding:
-    """Counts of the whole run; told with the finding that was made before."""
+    """Return a note with the counts of the whole run, in addition to the finding made before."""
     return Finding(
         code="HC214",
         kind="config",
@@ -142,7 +142,7 @@ def _severity(facts: dict[str, float]) -> Severity | None:
 
 
 def _said(window: Window, name: str) -> set[Severity]:
-    """Severities that earlier rows of this schedule had; a warning includes the note."""
+    """Return the severities that earlier rows of this schedule had; a warning includes the note."""
     steps: dict[int, dict[str, float]] = {}
     for site in (ON_SKIPPED, SKIPPED, DRIFT):
         for r in window.history.rows(site, "value"):

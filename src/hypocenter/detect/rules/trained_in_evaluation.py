@@ -31,7 +31,7 @@ from hypocenter.nouns import Finding, Remedy
     "HC237", "config", severity="warning", reads=("optimizer",), asked="rows",
 )  # fmt: skip
 def check(window: Window) -> Iterator[Finding]:
-    """Fire once a step, for the first of the modules."""
+    """Fire once a step, for the first of the modules that are trained in evaluation mode."""
     rows = [row for row in window.by_phase["optimizer"] if row.port == IN_EVALUATION]
     if not rows:
         return

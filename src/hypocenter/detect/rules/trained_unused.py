@@ -87,7 +87,7 @@ _THEN = {
 
 @rule("HC233", "stagnation", severity="warning", reads=("optimizer",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
-    """Fire once a step for each of the three."""
+    """Fire once a step for each kind of what is trained in vain: no gradient, no update, not used."""
     rows = list(window.by_phase["optimizer"])
     gone = [row for row in rows if row.port == NO_GRADIENT and row.module != ALL]
     idle = [row for row in rows if row.port == NO_GRADIENT and row.module == ALL]
@@ -199,7 +199,7 @@ def _never(window: Window, row: Reading) -> Finding:
 
 
 def _of_use(step: int, row: Reading) -> tuple[str, int, str]:
-    """Title, step, and why."""
+    """Return title, step, and why."""
     if row.port == NOT_USED:
         n = round(row.summary.sum)
         return (

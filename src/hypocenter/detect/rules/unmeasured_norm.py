@@ -40,7 +40,7 @@ from hypocenter.nouns import Finding, Remedy
     not_in={"mindspore": "it is not looked at there yet"},
 )  # fmt: skip
 def check(window: Window) -> Iterator[Finding]:
-    """Fire at the second look."""
+    """Fire at the second look, for each norm without statistics of its own."""
     for row in window.by_phase["optimizer"]:
         if row.port == MOVED:
             yield Finding(

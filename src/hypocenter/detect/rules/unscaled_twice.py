@@ -36,7 +36,7 @@ EXACT = 1e-2  # relative; the scale is a power of two and norms are float32
 
 @rule("HC212", "config", severity="error", reads=("scaler",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
-    """Fire once for each of the three ways."""
+    """Fire once for each way: divided twice, unscaled too early, or by another scale."""
     yield from _twice(window)
     yield from _too_early(window)
     yield from _another_scale(window)
@@ -77,7 +77,7 @@ def _is_inverse(factor: float, scale: float) -> bool:
 
 
 def _is_sure(window: Window, seen: list[int], scale: dict[int, float]) -> bool:
-    """Two steps, and the number divided by is the scale and not one that happens to equal it."""
+    """Return whether it was seen at two steps, and the divisor is the scale, not a number that happens to equal it."""
     if len(seen) < 2:
         return False
     asked = dict([*past(window, ASKED_SCALE), (window.step, value_of(window, ASKED_SCALE) or 0.0)])

@@ -41,7 +41,7 @@ def _name(what: str, rank: int, thread: int, name: str) -> dict[str, Any]:
 
 
 def _event(event: Event, start_ns: int) -> dict[str, Any]:
-    """Times are microseconds since the start: those since 1970 would lose their nanoseconds as float64."""
+    """Return the event as JSON, its times in microseconds since the start: since 1970 they would lose nanoseconds."""
     if isinstance(event, Level):
         return {"ph": "C", "name": event.counter, "ts": (event.at_ns - start_ns) / 1000, "args": {"value": event.value}}
     thread = TRACKS.index(event.track) + 1

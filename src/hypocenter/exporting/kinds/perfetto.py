@@ -30,7 +30,7 @@ def write(export: Export) -> None:
 
 
 def _descriptors(rank: int) -> Iterator[bytes]:
-    """A process, and tracks below it in our order."""
+    """Yield descriptors of the rank as a process, and of its tracks in our order."""
     process = pb.varint(1, rank + 1) + pb.text(6, f"rank {rank}")  # Perfetto takes process 0 for the idle one
     yield pb.varint(1, _uuid(rank)) + pb.varint(11, _EXPLICIT) + pb.message(3, process)
     for place, name in enumerate((*TRACKS, *COUNTERS), 1):
@@ -43,7 +43,7 @@ def _uuid(rank: int, track: str = "") -> int:
 
 
 def _packets(rank: int, export: Export) -> Iterator[bytes]:
-    """Events; of slices the begin and the end, so that those inside come between them."""
+    """Yield the packets of a rank's events; a slice as its begin and its end, so that those inside come between."""
     open_: dict[str, list[int]] = {}
     for event in events_of(export.recording, rank, export.diagnosis.findings):
         if isinstance(event, Slice):

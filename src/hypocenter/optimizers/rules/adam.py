@@ -22,11 +22,11 @@ _DECOUPLED = ("FusedAdam", "DeepSpeedCPUAdam", "CPUAdam")  # apex, Transformer E
     },
 )
 class Adam:
-    """A mean of gradients over the root of a mean of their squares."""
+    """Adam: a mean of gradients over the root of a mean of their squares."""
 
     @staticmethod
     def remember(gradient: Any, state: State, options: AdamOptions) -> dict[str, Any]:
-        """Both moments, and the largest of the second."""
+        """Return both moments, and with amsgrad the largest second moment so far."""
         new = moments(gradient, state, options)
         if options.amsgrad:
             new["max_exp_avg_sq"] = largest(new["exp_avg_sq"], state.get("max_exp_avg_sq", 0.0))
@@ -34,7 +34,7 @@ class Adam:
 
     @staticmethod
     def direction(gradient: Any, state: State, options: AdamOptions) -> Any:
-        """The mean over the root, each corrected for its start at 0."""
+        """Return the mean over the root, each corrected for its start at 0."""
         one, two = corrections(options, state["step"])
         root = state["max_exp_avg_sq" if options.amsgrad else "exp_avg_sq"] ** 0.5
         if options.eps_before_correction:
@@ -43,10 +43,10 @@ class Adam:
 
     @staticmethod
     def implied(classes: Sequence[str]) -> dict[str, Any]:
-        """These decouple without a word."""
+        """Return that weight decay is decoupled for the classes that do so without telling it."""
         return {"decoupled": any(name in _DECOUPLED or "adamw" in name.lower() for name in classes)}
 
     @staticmethod
     def recognises(classes: Sequence[str], told: Mapping[str, Any]) -> bool:
-        """Others of the name, such as MindSpore's AdamWeightDecay."""
+        """Return whether this is another optimizer of that name, such as MindSpore's AdamWeightDecay."""
         return bool(classes) and "adam" in classes[0].lower() and "betas" in told

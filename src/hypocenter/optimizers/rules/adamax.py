@@ -10,11 +10,11 @@ from hypocenter.optimizers.rule import State, largest, optimizer
 
 @optimizer("adamax", classes=("Adamax",), options=AdamOptions, states={"exp_avg": (), "exp_inf": ()})
 class Adamax:
-    """A mean of gradients over the largest gradient, which decays."""
+    """Adamax: a mean of gradients over the largest gradient, which decays."""
 
     @staticmethod
     def remember(gradient: Any, state: State, options: AdamOptions) -> dict[str, Any]:
-        """Both start at 0; eps stands beside the new gradient."""
+        """Return the mean and the largest gradient; both start at 0, and eps is added to the new gradient."""
         mean = options.beta1 * state.get("exp_avg", 0.0) + (1 - options.beta1) * gradient
         return {
             "exp_avg": mean,
@@ -23,5 +23,5 @@ class Adamax:
 
     @staticmethod
     def direction(gradient: Any, state: State, options: AdamOptions) -> Any:
-        """Only the mean is corrected for its start at 0."""
+        """Return the mean over the largest gradient; only the mean is corrected for its start at 0."""
         return state["exp_avg"] / (corrections(options, state["step"])[0] * state["exp_inf"])

@@ -16,7 +16,7 @@ _NOTHING = 1e-30  # a product of momenta that is as good as 0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NadamOptions(AdamOptions):
-    """`momentum_decay`: how fast the momentum comes to beta1."""
+    """Options of NAdam. `momentum_decay`: how fast the momentum comes to beta1."""
 
     momentum_decay: float = option(4e-3, "momentum decay", must_be_told=True)
 
@@ -28,11 +28,11 @@ class NadamOptions(AdamOptions):
     states={"exp_avg": (), "exp_avg_sq": (), "mu_product": ()},
 )
 class Nadam:
-    """As Adam, one step of the mean ahead."""
+    """NAdam: as Adam, with the mean one step ahead."""
 
     @staticmethod
     def remember(gradient: Any, state: State, options: NadamOptions) -> dict[str, Any]:
-        """As Adam, and the product of all momenta."""
+        """Return the moments as in Adam, and the product of all momenta."""
         return {
             **moments(gradient, state, options),
             "mu_product": _product(options, state.get("step", 0) + 1),
@@ -40,7 +40,7 @@ class Nadam:
 
     @staticmethod
     def direction(gradient: Any, state: State, options: NadamOptions) -> Any:
-        """The gradient and the mean, each with a momentum and a correction of its own, over the root."""
+        """Return gradient and mean, each with a momentum and a correction of its own, over the root."""
         step = state["step"]
         now, then = _momentum(options, step), _momentum(options, step + 1)
         product = _product(options, step)
@@ -50,12 +50,12 @@ class Nadam:
 
 
 def _momentum(options: NadamOptions, step: Any) -> Any:
-    """At this step, counted from 1."""
+    """Return the momentum at this step, counted from 1."""
     return options.beta1 * (1 - 0.5 * 0.96 ** (step * options.momentum_decay))
 
 
 def _product(options: NadamOptions, step: Any) -> Any:
-    """Of the momenta up to this step; of an array of steps, each."""
+    """Return the product of the momenta up to this step; for an array, of each step in it."""
     if isinstance(step, np.ndarray):
         known = {each: _product(options, each) for each in set(step.tolist())}
         return np.array([known[each] for each in step.tolist()])

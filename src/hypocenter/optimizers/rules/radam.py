@@ -12,16 +12,16 @@ _LEAST = 5  # length of the mean of squares from which on its variance is known
 
 @optimizer("radam", classes=("RAdam",), options=AdamOptions, states={"exp_avg": (), "exp_avg_sq": ()})
 class Radam:
-    """As Adam, times what the variance of its root asks for; the mean alone while that is not known."""
+    """RAdam: as Adam, rectified for the variance of the root; the mean alone while that is not known."""
 
     @staticmethod
     def remember(gradient: Any, state: State, options: AdamOptions) -> dict[str, Any]:
-        """As Adam."""
+        """Return both moments, as in Adam."""
         return moments(gradient, state, options)
 
     @staticmethod
     def direction(gradient: Any, state: State, options: AdamOptions) -> Any:
-        """The mean over the root, rectified."""
+        """Return the mean over the root, rectified; the mean alone while the variance is not known."""
         one, two = corrections(options, state["step"])
         most = 2 / (1 - options.beta2) - 1
         mean = state["exp_avg"] / one

@@ -14,7 +14,7 @@ from hypocenter.optimizers.rule import State, optimizer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RmspropOptions(Options):
-    """`centered`: the mean of the gradients is taken out of the mean of their squares."""
+    """Options of RMSprop. `centered`: the mean of gradients is taken out of the mean of their squares."""
 
     alpha: float = option(0.99, "alpha", must_be_told=True)
     eps: float = option(1e-8, "eps", must_be_told=True)
@@ -29,11 +29,11 @@ class RmspropOptions(Options):
     states={"square_avg": ("mean_square", "ms"), "grad_avg": ("mean_grad", "mg"), "momentum_buffer": ()},
 )
 class Rmsprop:
-    """The gradient over the root of a mean of squares, or a running sum of that."""
+    """RMSprop: the gradient over the root of a mean of squares, or a running sum of that."""
 
     @staticmethod
     def remember(gradient: Any, state: State, options: RmspropOptions) -> dict[str, Any]:
-        """The means; all start at 0."""
+        """Return the mean of squares, with `centered` that of gradients, with momentum the sum; all start at 0."""
         alpha = options.alpha
         new = {"square_avg": alpha * state.get("square_avg", 0.0) + (1 - alpha) * gradient**2}
         if options.centered:
@@ -45,7 +45,7 @@ class Rmsprop:
 
     @staticmethod
     def direction(gradient: Any, state: State, options: RmspropOptions) -> Any:
-        """The sum where there is momentum."""
+        """Return the running sum where there is momentum, else the gradient over the root."""
         return state["momentum_buffer"] if options.momentum else _divided(gradient, state, options)
 
 

@@ -11,7 +11,7 @@ from hypocenter.optimizers.rule import State, optimizer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SgdOptions(Options):
-    """`dampening` is not applied to the first gradient."""
+    """Options of SGD. `dampening` is not applied to the first gradient."""
 
     momentum: float = option(0.0, "momentum")
     dampening: float = option(0.0, "dampening")
@@ -25,11 +25,11 @@ class SgdOptions(Options):
     states={"momentum_buffer": ("moments", "momentum_buf", "moment", "accum")},  # MindSpore
 )
 class Sgd:
-    """The gradient, or a running sum of gradients."""
+    """SGD: the gradient, or a running sum of gradients."""
 
     @staticmethod
     def remember(gradient: Any, state: State, options: SgdOptions) -> dict[str, Any]:
-        """The sum, which starts with the first gradient."""
+        """Return the running sum, which starts with the first gradient; nothing without momentum."""
         if not options.momentum:
             return {}
         buffer = state.get("momentum_buffer")
@@ -38,7 +38,7 @@ class Sgd:
 
     @staticmethod
     def direction(gradient: Any, state: State, options: SgdOptions) -> Any:
-        """Nesterov looks one step ahead."""
+        """Return the running sum, with Nesterov one step ahead; without momentum the gradient."""
         if not options.momentum:
             return gradient
         buffer = state["momentum_buffer"]

@@ -31,7 +31,7 @@ from hypocenter.relations.tokens import later_replaced, targets_of
 
 @relation("future", "HC242", order=2)
 def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
-    """Tokens after another place in each sample."""
+    """Yield trials that replace the tokens behind some place of each sample; the outputs before them must stay."""
     if facts.targets is None or facts.logits is None:
         raise CannotTell("which tokens the loss asks for is not seen")
     inputs = [(each, targets) for each in subject.of_model if (targets := targets_of(each, facts)) is not None]

@@ -30,7 +30,7 @@ from hypocenter.tap.tape import storage_of
 
 @relation("inputs", order=9)
 def ask(subject: Subject, facts: Facts) -> Iterator[Trial | Note]:
-    """Those that nothing has read, all replaced."""
+    """Replace all inputs that no operation has read; yield a note if neither outputs nor losses change."""
     inputs = [each for each in subject.of_model if each.tensor.numel() > 1]
     unread = [each for each in inputs if storage_of(each.tensor) not in facts.ran.read]
     changed = {each.place: new for each in unread if not torch.equal(new := _other(each), each.tensor)}
@@ -46,5 +46,5 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial | Note]:
 
 
 def _other(given: Given) -> torch.Tensor:
-    """Its values, in another order."""
+    """Return the values of the input in another order: each moved on by one place."""
     return given.tensor.flatten().roll(1).view_as(given.tensor)

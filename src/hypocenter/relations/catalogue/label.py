@@ -37,7 +37,7 @@ _LEAST_ROWS = 8  # samples with a column that equals the label, before it is one
 
 @relation("label", "HC244", order=3)
 def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
-    """Labels that the model gets, and inputs that hold them."""
+    """Yield trials that replace labels the model is given, and inputs that contain the label; the outputs must stay."""
     labels = [each for each in facts.labels if each.is_of_model]
     if not facts.labels:
         raise CannotTell("which input is the label is not known")
@@ -61,7 +61,7 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
 
 
 def _replaced(labels: Sequence[Given], facts: Facts) -> list[Trial]:
-    """One for each label that the model is given."""
+    """Return one trial for each label that the model is given; none where no output is known to hold scores."""
     if facts.logits is None:  # what comes out may be a loss, of each place
         return []
     pairs = [(each, new) for each in labels if not torch.equal(new := _others(each.tensor), each.tensor)]
@@ -79,7 +79,7 @@ def _replaced(labels: Sequence[Given], facts: Facts) -> list[Trial]:
 
 
 def _others(labels: Tensor) -> Tensor:
-    """Those of other samples, else of other places; where one of the two is not to be counted, it stays that.
+    """Return the labels of other samples, or else of other places; labels below 0, which do not count, stay in place.
 
     What is no class must not come where one is looked up: a device would not survive that.
     """
@@ -90,7 +90,8 @@ def _others(labels: Tensor) -> Tensor:
 
 
 def _at_its_place(given: Given, facts: Facts) -> Trial | None:
-    """Tokens that the loss asks for where they stand; of a model that sees no later ones."""
+    """Return a trial that replaces tokens which the loss asks for at their own place, if the model sees no later
+    ones."""
     targets = targets_of(given, facts)
     if targets is None or facts.logits is None or shift_of(given.tensor, targets) != 0:
         return None
@@ -106,7 +107,7 @@ def _at_its_place(given: Given, facts: Facts) -> Trial | None:
 
 
 def _fed_to_a_decoder(place: Place, labels: Tensor) -> Iterator[Trial]:
-    """Labels from the middle on: outputs up to there must stay."""
+    """Yield a trial that replaces labels from the first third on; the outputs before them must stay."""
     if labels.dim() != 2 or not bool((labels >= 0).any()) or labels.shape[1] < 3 or labels.is_floating_point():
         return
     n, length = labels.shape
@@ -129,7 +130,7 @@ def _fed_to_a_decoder(place: Place, labels: Tensor) -> Iterator[Trial]:
 
 
 def _columns(subject: Subject, facts: Facts) -> Iterator[tuple[dict[Place, Tensor], str]]:
-    """Inputs of numbers in which columns are the label, or tell it one-hot."""
+    """Yield inputs of floats that contain the label as a column, or as one-hot columns, with these columns replaced."""
     labels = [label for label in facts.drawn_to if len(label) >= _LEAST_ROWS]
     for each in subject.of_model:
         tensor = each.tensor

@@ -28,7 +28,7 @@ from hypocenter.relations.subject import AS_IT_WAS, Subject
 
 @relation("modes", order=6)
 def ask(subject: Subject, facts: Facts) -> Iterator[Note]:
-    """Evaluation against itself, and against training."""
+    """Compare evaluation with itself under other random numbers, then with training; yield a note if they differ."""
     found = evaluation(subject, facts)
     if found.away is not None and found.away > facts.tolerance:
         text = f"evaluation draws random numbers: its outputs are another time {found.away:.2g} of their size away"

@@ -31,7 +31,7 @@ from hypocenter.relations.subject import Subject
 
 @relation("order", "HC241", order=5)
 def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
-    """All rows one further."""
+    """Yield a trial that moves all rows on by one; the outputs must be the same, moved on as well."""
     n = facts.n_rows
     if n < 2 or facts.relates_rows or (facts.may_be_second and not facts.is_certain):
         raise CannotTell("which dimension is the batch is not known for certain")

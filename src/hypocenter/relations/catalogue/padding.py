@@ -31,7 +31,7 @@ from hypocenter.relations.subject import Given, Subject
 
 @relation("padding", "HC243", order=4, exceptions=("Conv", "GroupNorm", "InstanceNorm", "BatchNorm", "Pool"))
 def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
-    """Content under each mask."""
+    """Yield, for each mask, a trial that replaces what lies under it; outputs at real places must stay."""
     n = facts.n_rows
     contents = [e for e in subject.of_model if e.tensor.dim() > 1 and e.tensor.shape[0] == n and not is_mask(e)]
     labels = {label.place for label in facts.labels}
@@ -62,7 +62,7 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
 
 
 def is_mask(given: Given) -> bool:
-    """Whether it has a row of zeros and ones for each sample."""
+    """Return whether this input is a mask: a row of zeros and ones for each sample."""
     tensor = given.tensor
     if tensor.dim() != 2 or "type" in given.name:
         return False
@@ -70,7 +70,7 @@ def is_mask(given: Given) -> bool:
 
 
 def covered(mask: Given, contents: list[Given]) -> Given | None:
-    """The first input of the same places, of the same model or its decoder."""
+    """Return the first input that this mask covers: same shape, same call, and the same model or decoder."""
     of_decoder = mask.name.startswith("decoder_")
     fitting = [c for c in contents if c.tensor.shape[:2] == mask.tensor.shape]
     fitting = [c for c in fitting if c.name.startswith("decoder_") == of_decoder and c.place[0] == mask.place[0]]
@@ -78,7 +78,7 @@ def covered(mask: Given, contents: list[Given]) -> Given | None:
 
 
 def padded_places(mask: Given, content: Tensor) -> Tensor | None:
-    """Where there is padding: [n, length]; None: it is no mask of padding."""
+    """Return where there is padding, as booleans [n, length]; None if this is no mask of padding."""
     zero = mask.tensor == 0
     for padded in (zero, ~zero):
         if not _is_at_an_edge(padded):
@@ -92,7 +92,7 @@ def padded_places(mask: Given, content: Tensor) -> Tensor | None:
 
 
 def _is_at_an_edge(padded: Tensor) -> bool:
-    """In each sample one run at its end, or one at its beginning, and not all of it."""
+    """Return whether padding is one run at the end of each sample, or at its beginning, and never all of it."""
     steps = padded[:, 1:].int() - padded[:, :-1].int()
     at_end = not bool((steps < 0).any())
     at_beginning = not bool((steps > 0).any())
@@ -100,7 +100,7 @@ def _is_at_an_edge(padded: Tensor) -> bool:
 
 
 def _other(content: Tensor, padded: Tensor) -> Tensor:
-    """Real content of the batch in place of padding, as it comes."""
+    """Return the content with its padding replaced by real content from the same batch."""
     real = content[~padded]
     new = content.clone()
     n = int(padded.sum())

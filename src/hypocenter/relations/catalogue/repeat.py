@@ -30,7 +30,7 @@ from hypocenter.relations.subject import Subject
 
 @relation("repeat", "HC241", order=8, needs=("samples",), is_on_request=True)
 def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
-    """All rows, and all rows again."""
+    """Yield a trial that gives the batch twice in one; each output must be the same as for the batch alone."""
     n = whole_batch(subject, facts)
     rows = rows_of(n, torch.arange(n, device="cpu").repeat(2))
     yield Trial(

@@ -35,7 +35,7 @@ from hypocenter.relations.subject import Place, Subject
 
 @relation("samples", "HC241", order=1)
 def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
-    """Even rows, then odd ones."""
+    """Yield trials that replace the even rows, then the odd ones; the outputs of the other rows must stay."""
     n = facts.n_rows
     if n == 0:
         raise CannotTell("which dimension is the batch is not known")
@@ -57,7 +57,7 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
 
 
 def _along_second(subject: Subject, facts: Facts) -> Iterator[Trial]:
-    """The second dimension may be the batch."""
+    """Yield the trials that hold if the second dimension, not the first, is the batch."""
     if not facts.may_be_second:
         return
     n = next(e.tensor.shape[1] for e in subject.of_model if e.tensor.dim() > 1)
@@ -69,7 +69,7 @@ def _along_second(subject: Subject, facts: Facts) -> Iterator[Trial]:
 
 
 def _replaced(subject: Subject, n: int, first: int, dim: int) -> dict[Place, Tensor]:
-    """Every second row takes the values of a neighbour; empty: nothing changes by it."""
+    """Return inputs in which every second row has the values of a neighbour; empty if nothing changes by that."""
     rows = torch.arange(n, device="cpu")
     rows[first::2] += 1 if first == 0 else -1
     if n % 2 and first == 0:

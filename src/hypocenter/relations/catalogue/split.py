@@ -38,7 +38,7 @@ _SAME = 1e-3  # of a loss
 
 @relation("split", "HC241", order=7, needs=("samples",))
 def ask(subject: Subject, facts: Facts) -> Iterator[Trial | Note]:
-    """Each half by itself."""
+    """Yield a trial for each half of the batch by itself, then a note if the loss is no mean of theirs."""
     n = whole_batch(subject, facts)
     base = evaluation_of_rows(subject, facts)
     halves = [rows_of(n, rows) for rows in (torch.arange(n // 2, device="cpu"), torch.arange(n // 2, n, device="cpu"))]
@@ -54,7 +54,7 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial | Note]:
 
 
 def _apart(base: Ran, facts: Facts, parts: list[Ran], rows: list[Tensor]) -> str | None:
-    """What to say if the loss is no mean of those of the halves; None: it is, or that cannot be told."""
+    """Return the text of a note if the loss is no mean of the losses of the halves; None if it is one."""
     whole = sum(float(v.sum()) for v in base.losses)
     losses = [sum(float(v.sum()) for v in part.losses) for part in parts]
     weights = [[float(len(each)) for each in rows], [1.0, 1.0]]

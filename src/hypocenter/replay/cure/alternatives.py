@@ -21,7 +21,7 @@ SHORT_S = 0.5  # a replay that takes less is timed three times: the first pays f
 
 
 class Comparison:
-    """Measures alternatives on one step.
+    """Measure alternatives to a cure on one step.
 
     Args:
         rehearsal: of the step, at the loss scale that the cure was found with.
@@ -45,7 +45,7 @@ class Comparison:
         self, action: str, targets: Sequence[str], around: Around, text: str, *, scale: float | None = None,
         modules: Sequence[torch.nn.Module] = (),
     ) -> Alternative:  # fmt: skip
-        """One way, replayed.
+        """Replay the step with one alternative, and return how it did.
 
         Args:
             scale: loss scale of the replay; None: the one that the cure was found with.
@@ -70,7 +70,7 @@ class Comparison:
         )
 
     def with_kinds(self, targets: Sequence[str], modules: Sequence[torch.nn.Module]) -> list[Alternative]:
-        """Every other remedy that could apply, each on the same modules, the preferred ones first."""
+        """Try every other remedy that could apply, each on the same modules, the preferred ones first."""
         tried: list[Alternative] = []
         for kind in REMEDIES.in_order():
             if kind.name == "fp32-island" or self._rehearsal.is_spent or not kind.applies(self._evidence):
@@ -83,7 +83,7 @@ class Comparison:
         return tried
 
     def _largest_finite_scale(self, kind: RemedyKind, scale: float) -> Alternative:
-        """Below a scale that is finite all are: bisect the ones offered."""
+        """Find the largest loss scale on offer that is finite, by bisection: below a finite scale all are."""
         offered = [scale * factor for factor in kind.seed_scales(scale)]
         low, high = 0, len(offered)
         while low < high:
@@ -100,7 +100,7 @@ class Comparison:
         return self.of(kind.name, (target,), contextlib.nullcontext, kind.text(()), scale=offered[low])
 
     def _error(self, found: Rehearsed) -> float | None:
-        """||g - g64|| / ||g64|| over all parameters; None where float64 gives no finite gradients to compare with."""
+        """Return ||g - g64|| / ||g64|| over all parameters; None where float64 gives no finite gradients."""
         if self._exact is None:
             return None
         pairs = [
@@ -112,7 +112,7 @@ class Comparison:
 
 
 def parameter_share(roots: Iterable[nn.Module], modules: Iterable[nn.Module]) -> float:
-    """Elements of the modules' parameters / of all the models' parameters, 0 to 1; shared ones count once.
+    """Return the share of all models' parameter elements that these modules have, 0 to 1; shared ones count once.
 
     Where matrix products dominate, which use each weight once per token, this is the share of the arithmetic too:
     time grows by about share x (float32's time per product / low precision's - 1).

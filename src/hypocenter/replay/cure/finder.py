@@ -32,12 +32,12 @@ LOSS = "loss"  # the site of operations outside every module
 
 
 def is_low_precision(tracer: OpTracer) -> bool:
-    """Whether any operation of the step gave a low-precision result: otherwise float32 islands change nothing."""
+    """Return whether any operation gave a low-precision result: otherwise float32 islands change nothing."""
     return any(dtype in LOW_PRECISION for node in tracer.nodes for dtype in node.dtypes)
 
 
 class Cures:
-    """Searches the cure of one failed step.
+    """Search the cure of one failed step.
 
     Args:
         rehearsal: of the step.
@@ -53,7 +53,7 @@ class Cures:
         self._search = IslandSearch(rehearsal, module, sites)
 
     def find(self, evidence: Evidence, scales: Sequence[float | None]) -> Cure:
-        """Search, verify, compare.
+        """Search a cure, verify it, and compare it with other remedies.
 
         Args:
             evidence: with origin and adjudication filled in.
@@ -82,7 +82,7 @@ class Cures:
         return self._without_cure("cannot-tell", f"the search ended after {n} replays: its budget was spent")
 
     def again(self, before: Cure, evidence: Evidence) -> Cure | None:
-        """The cure of an earlier step with the same origin, if it cures this one as well: one replay."""
+        """Return the cure of an earlier step with the same origin, if it cures this one too; else None. One replay."""
         self._rehearsal.scale = before.scale
         try:
             if _is_line(before.targets) or not self._search.fixes(before.targets, before.cast_back):
@@ -105,7 +105,7 @@ class Cures:
         return self._without_cure("no-cure", f"with all {n} modules in float32 the step is not finite either")
 
     def _in_loss_code(self, source: Source, scales: Sequence[float | None]) -> Cure:
-        """Operations between the model and `backward` belong to no module: the line itself is the target."""
+        """Search a cure in code between the model and `backward`, in no module: the line itself is the target."""
         for scale in scales:
             self._rehearsal.scale = scale
             if self._rehearsal.finite(float32_at=(source.file, source.line)):
@@ -154,7 +154,7 @@ class Cures:
         )
 
     def _sufficient_ops(self, found: Found, source: Source) -> tuple[str, ...]:
-        """Functions of the blamed line that suffice alone, as targets of `hypocenter.island`: `attn:matmul`."""
+        """Return functions of the blamed line that suffice alone, as targets of `hypocenter.island`: `attn:matmul`."""
         module, cast_back = self._module(found.targets[0]), found.cast_back
         if module is None:
             return ()
@@ -185,7 +185,7 @@ def _op_island(module: torch.nn.Module, name: str, cast_back: bool) -> Around:
 
 
 def functions_in(text: str) -> list[str]:
-    """Torch functions that a line of source calls, as `hypocenter.island` names them; `@` is matmul."""
+    """Return the torch functions that a line of source calls, as `hypocenter.island` names them; `@` is matmul."""
     called = re.findall(r"\b([a-zA-Z_]\w*)\s*\(", text)
     names = [name for name in called if is_function(name)]
     return list(dict.fromkeys([*names, *(["matmul"] if "@" in text else [])]))
@@ -197,7 +197,7 @@ def _is_line(targets: Sequence[str]) -> bool:
 
 @contextlib.contextmanager
 def lines_in_float32(lines: Collection[Source]) -> Generator[None, None, None]:
-    """Within this block every operation written in one of these lines gets its operands in float32, autocast off.
+    """Give operations written in these lines their operands in float32, autocast off, within this block.
 
     Results stay float32, as they do in a statement of which every operand was cast with `.float()`.
     """

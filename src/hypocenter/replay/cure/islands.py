@@ -28,7 +28,7 @@ class Found:
 
 
 class IslandSearch:
-    """Searches one failed step. Sets that were replayed once are not replayed again.
+    """Search islands for one failed step. Sets that were replayed once are not replayed again.
 
     Args:
         rehearsal: of the step.
@@ -46,11 +46,11 @@ class IslandSearch:
 
     @property
     def n_candidates(self) -> int:
-        """Modules that are looked among."""
+        """The number of modules that are searched."""
         return len(self._sites)
 
     def find(self, blamed: str, scales: Sequence[float | None]) -> Found | None:
-        """The smallest set at the first of the loss scales, or at a lower one if fewer modules are needed there.
+        """Return the smallest set at the first of the loss scales, or at a lower one if fewer modules are needed there.
 
         The modules that the blame names one after the other are tried first, each with its result cast back and left
         in float32; when they do not help, every module of the step is searched, children before parents.
@@ -81,12 +81,12 @@ class IslandSearch:
         return min(found, key=lambda each: len(each.targets), default=None)
 
     def _is_fine_at(self, scale: float | None) -> bool:
-        """Whether a lower loss scale than that of the failed step is all it takes: there is no island to find there."""
+        """Return whether a lower loss scale than that of the failed step is enough: then there is no island to find."""
         failed_at = self._rehearsal.scene.case.loss_scale
         return scale is not None and failed_at is not None and scale < failed_at and self.fixes((), True)
 
     def _at_the_largest_scale(self, found: Found, wanted: float | None) -> Found:
-        """By halves from the wanted loss scale on, as a scaler backs off, to where the set suffices."""
+        """Raise the set's loss scale to where it suffices: by halves from the wanted one, as a scaler backs off."""
         if wanted is None or found.scale is None:
             return found
         while wanted > found.scale:
@@ -97,12 +97,12 @@ class IslandSearch:
         return found
 
     def island(self, targets: Sequence[str], cast_back: bool) -> Around:
-        """What a replay with these modules in float32 runs in."""
+        """Return a function that makes the context of a replay with these modules in float32."""
         modules = [module for path in targets if (module := self._module(path)) is not None]
         return lambda: island(modules, cast_back=cast_back)
 
     def fixes(self, targets: Sequence[str], cast_back: bool) -> bool:
-        """Whether the step is finite with these modules in float32."""
+        """Return whether the step is finite with these modules in float32."""
         key = (self._rehearsal.scale, cast_back, frozenset(targets))
         if key not in self._replayed:
             self._replayed[key] = self._rehearsal.finite(self.island(targets, cast_back))
@@ -110,18 +110,18 @@ class IslandSearch:
         return self._replayed[key]
 
     def fixes_all(self, cast_back: bool) -> bool:
-        """Whether the step is finite with every module in float32: otherwise precision is not what ails it."""
+        """Return whether the step is finite with every module in float32: otherwise precision is not the cause."""
         return self.fixes(self._sites, cast_back)
 
     @property
     def error_of_all(self) -> str:
-        """What the replays with every module in float32 raised, if each of them did: then they say nothing."""
+        """What the replays with every module in float32 raised, if each did: then they say nothing; else ""."""
         whole = frozenset(self._sites)
         errors = [error for (_, _, targets), error in self._errors.items() if targets == whole]
         return errors[0] if errors and all(errors) else ""
 
     def _following(self, blamed: str) -> Found | None:
-        """Put the blamed module in float32, then the one that is blamed then, and so on."""
+        """Put the blamed module in float32, then the one that is blamed then, and so on; None if that does not help."""
         known = self._followed.setdefault(self._rehearsal.scale, [blamed] if blamed in self._sites else [])
         while known and len(known) <= MAX_FOLLOWED:
             for cast_back in (True, False):
@@ -165,13 +165,13 @@ class IslandSearch:
         )
 
     def _extent(self, found: Found) -> int:
-        """How many modules with operations of their own the islands cover."""
+        """Count the modules with operations of their own that the islands cover."""
         inside = [f"{target}." if target else "" for target in found.targets]
         return sum(site in found.targets or site.startswith(tuple(inside)) for site in self._sites)
 
 
 def sites_of(tracer: OpTracer) -> list[str]:
-    """Paths of the modules that own operations of the forward, in execution order."""
+    """Return the paths of the modules that own operations of the forward, in execution order."""
     return list(dict.fromkeys(node.place.site for node in tracer.nodes if node.place.phase == "forward"))
 
 

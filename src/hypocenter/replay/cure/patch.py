@@ -38,7 +38,7 @@ class Change:
 
 
 def change_of(cure: Cure, module: Module, rehearsal: Rehearsal, roots: Sequence[torch.nn.Module]) -> Change:
-    """The statement in float32 when it alone suffices, else the forward of each target's class.
+    """Return a change of the statement if it alone suffices, else of the forward of each target's class.
 
     A diff with which the replayed step is not finite is never shown.
 
@@ -92,7 +92,7 @@ def _forwards(cure: Cure, module: Module, half: bool) -> Made:
 
 
 def _words(made: Made, targets: Sequence[str]) -> str:
-    """What is to be said beside the diffs. The line of Python that they name is the cure's own, which stands above."""
+    """Return what is to be said beside the diffs; the line of Python that they name is called "the line above"."""
     said = (patch.words.replace(api(targets), "the line above") for _, patch in made if patch.words)
     return "; ".join(dict.fromkeys(said))
 
@@ -109,7 +109,7 @@ def _around(roots: Sequence[torch.nn.Module], made: Made) -> Around:
 
 
 def api_lines(targets: Sequence[str], *, cast_back: bool, module: Module, roots: Sequence[torch.nn.Module]) -> str:
-    """The cure as Python: one `hypocenter.island` per model, each with names as that model has them.
+    """Return the cure as Python: one `hypocenter.island` per model, each with names as that model has them.
 
     The only model is called `model`, others (a loss that is a module) by their class.
     """
@@ -127,7 +127,7 @@ def api_lines(targets: Sequence[str], *, cast_back: bool, module: Module, roots:
 
 
 def forward_source(module: nn.Module) -> Source | None:
-    """File and first line of the forward (its first decorator, if any); None for code that is in no file."""
+    """Return file and first line of the forward (its first decorator, if any); None for code that is in no file."""
     function = vars(module).get("forward")
     while isinstance(function, Layer):
         function = function.inner
@@ -139,12 +139,12 @@ def forward_source(module: nn.Module) -> Source | None:
 
 
 class CannotTry(Exception):
-    """The change is not in the methods of a module's class, so it cannot be put in place here; the message says why."""
+    """Raised where the change is not in the methods of a module's class, so it cannot be tried; says why."""
 
 
 @contextlib.contextmanager
 def patched(roots: Sequence[torch.nn.Module], file: str, diff: str) -> Generator[None, None, None]:
-    """Within this block the classes of the models' modules have the methods that the diff gives them.
+    """Give the classes of the models' modules the methods of the diff, within this block.
 
     Args:
         roots: the models.
@@ -202,7 +202,7 @@ def _compiled(method: ast.FunctionDef, kind: type, file: str) -> Any:
 
 
 def applied(before: str, diff: str) -> str:
-    """The text with a unified diff applied that was made from exactly this text."""
+    """Apply a unified diff to exactly the text that it was made from."""
     lines, after, at = before.splitlines(keepends=True), [], 0
     for line in diff.splitlines(keepends=True)[2:]:
         if match := _HUNK.match(line):

@@ -39,7 +39,7 @@ class Rehearsed:
 
 
 class Rehearsal:
-    """Replays one failed step in variations, at a loss scale of our choice, within a budget.
+    """Replay one failed step in variations, at a loss scale of our choice, within a budget.
 
     Args:
         scene: the traced failure.
@@ -62,7 +62,7 @@ class Rehearsal:
 
     @property
     def seconds(self) -> float:
-        """Time since the first replay."""
+        """The seconds since the first replay."""
         return time.perf_counter() - self._started
 
     @property
@@ -72,7 +72,7 @@ class Rehearsal:
         return self._is_out_of_memory or is_late or self.n_replays >= self.budget.replays
 
     def finite(self, around: Around = contextlib.nullcontext, **how: Any) -> bool:
-        """Whether loss and all gradients are finite, in every micro-batch of the step; counted as a replay.
+        """Return whether loss and all gradients are finite, in every micro-batch of the step; counted as a replay.
 
         Args:
             around: the change. One that raises is no cure.
@@ -88,7 +88,7 @@ class Rehearsal:
         return holds
 
     def holds(self, around: Around = contextlib.nullcontext, **how: Any) -> bool:
-        """The same, not counted. False also where the time did not suffice: see `was_late`."""
+        """Return the same without counting it. False also where the time did not suffice: see `was_late`."""
         self.error, self.was_late = "", False
         try:
             if self.scene.case.trigger in HIDDEN:
@@ -102,7 +102,7 @@ class Rehearsal:
     def rehearse(
         self, around: Around = contextlib.nullcontext, parameters: Sequence[torch.Tensor] = (), **how: Any
     ) -> Rehearsed:
-        """The gradients of the whole step, of `MOST_ELEMENTS` at most, and how long it took. Not counted as a replay.
+        """Return the gradients of the whole step, of `MOST_ELEMENTS` at most, and its time. Not counted as a replay.
 
         Args:
             around: the change.
@@ -129,7 +129,7 @@ class Rehearsal:
         return Rehearsed(finite=finite, gradients=unscaled, n_bad=n_bad, seconds=seconds)
 
     def next_site(self, around: Around) -> str | None:
-        """Where the failure starts with the change made; None when it does not, or when it cannot be followed.
+        """Return where the failure starts with the change made; None when it does not, or when it cannot be followed.
 
         Raises:
             OutOfBudget: the replay was not begun.
@@ -162,7 +162,7 @@ class Rehearsal:
         return self._replayer.run(microbatch, parameters, around=around(), seed_scale=self._seed_scale, **how)
 
     def _hides_nothing(self, around: Around, how: dict[str, Any]) -> bool:
-        """For a step that was finite because somebody hid the overflow: there is none with the change made."""
+        """Return whether the change leaves no overflow in a step that was finite because somebody hid one."""
         if self.scene.microbatch is None:
             raise ReplayImpossible("the step cannot be replayed as a whole")
         tracer, replayed = self._tracing.run(self.scene.microbatch, around=around(), **how)

@@ -15,7 +15,7 @@ Fixes = Callable[[tuple[str, ...]], bool]
 
 
 class OutOfBudget(Exception):
-    """The test may not be run again; raised by a test, passed on by `smallest` through `Smallest.is_complete`."""
+    """Raised by a test that may not be run again; `smallest` then returns the best set so far, `is_minimal` False."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Smallest:
 
 
 class _Remembered:
-    """The test, run once per set; knows the smallest set that has fixed so far."""
+    """Run the test once per set, and remember the smallest set that has fixed so far."""
 
     def __init__(self, fixes: Fixes, candidates: Sequence[str]) -> None:
         self._fixes, self._order = fixes, {name: i for i, name in enumerate(candidates)}
@@ -84,7 +84,7 @@ def _reduced(candidates: Sequence[str], test: _Remembered, guess: int) -> tuple[
 def _shortest(
     candidates: Sequence[str], kept: Sequence[str], test: _Remembered, *, first: int, known: int | None
 ) -> int | None:
-    """Length of the shortest prefix that fixes together with `kept`, at least 1; None if none does.
+    """Return the length of the shortest prefix that fixes together with `kept`, at least 1; None if none does.
 
     Args:
         known: a length that is known to fix, for which no test is needed.

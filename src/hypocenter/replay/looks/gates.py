@@ -15,7 +15,7 @@ _ALL = 0.999  # of a softmax
 
 @look("gates")
 def find(call: Call) -> Iterator[Found]:
-    """Of each gate the share of its elements whose derivative is below 1 % of the largest."""
+    """Yield for each gate the share of its elements whose derivative is below 1 % of the largest."""
     op = call.step.op.rstrip("_")
     y = call.outputs[0]
 

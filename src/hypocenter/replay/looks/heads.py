@@ -21,7 +21,7 @@ _ELEMENTS = 1 << 24  # of the logits of one fused operator that are computed; of
 
 @look("heads")
 def find(call: Call) -> Iterator[Found]:
-    """Of each attention two numbers a head."""
+    """Yield two numbers for each head of an attention: its largest logit and the entropy of its weights."""
     op = call.step.op
     if not call.of_module:
         return
@@ -42,7 +42,7 @@ def find(call: Call) -> Iterator[Found]:
 
 
 class _Used:
-    """Whether a softmax turned out to be attention."""
+    """Tell whether a softmax turned out to be attention."""
 
     def __init__(self, call: Call) -> None:
         self._step = call.step
@@ -64,7 +64,7 @@ def _found(call: Call, maximum: Tensor, entropy: Tensor, is_meant: _Used | None)
 
 
 def _of_heads(x: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
-    """Of logits [..., heads, queries, keys] and their softmax; without a dimension of heads all count as one."""
+    """Return both numbers from logits [..., heads, queries, keys] and their softmax; without heads all count as one."""
     heads = x.dim() - 3 if x.dim() >= 4 else None
     largest, sums, counts = _parts(x, p)
     dims = [d for d in range(largest.dim()) if d != heads]
@@ -72,7 +72,7 @@ def _of_heads(x: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _parts(x: Tensor, p: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Of each query: its largest logit, its entropy over that of a uniform choice, whether there was a choice."""
+    """Return for each query its largest logit, its entropy over a uniform choice's, and whether it had a choice."""
     largest = x.amax(-1)
     n = (x > (largest - _FARTHEST).unsqueeze(-1)).sum(-1)
     entropy = torch.special.entr(p.float()).sum(-1)

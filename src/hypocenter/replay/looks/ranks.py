@@ -26,7 +26,7 @@ _READ = {"mm": "self", "addmm": "mat1", "linear": "input"}  # operator -> what i
 
 @look("ranks")
 def find(call: Call) -> Iterator[Found]:
-    """Of each product with a parameter, once for all that read the same."""
+    """Yield the effective rank of what a product with a parameter reads, once for all that read the same."""
     if not call.step.features or not call.of_module or call.step.op not in _READ:
         return
     x = call.given[_READ[call.step.op]]

@@ -17,7 +17,7 @@ _CHOICES = {"topk": 1, "max": 1, "argmax": 0}  # operator -> which of its result
 
 @look("routers")
 def find(call: Call) -> Iterator[Found]:
-    """Of each router the load of its experts, and how sure it is."""
+    """Yield for each router the load of its experts, and how sure it is."""
     op, scores = call.step.op, call.given.get("self")
     if op not in _CHOICES or not call.of_module or not isinstance(scores, Tensor) or scores.dim() < 2:
         return
@@ -52,7 +52,7 @@ def find(call: Call) -> Iterator[Found]:
 
 
 def _probabilities(call: Call, scores: Tensor) -> Tensor:
-    """What the scores are as shares of one."""
+    """Return the scores of a router as shares of one."""
     softmax, sigmoid = call.trace.descends(scores, "_softmax"), call.trace.descends(scores, "sigmoid")
     for gate in (softmax, sigmoid):
         if gate is not None:

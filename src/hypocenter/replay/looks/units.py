@@ -19,7 +19,7 @@ _GATE_OFF = {"sigmoid": 0.00247, "tanh": 0.00243}  # sigmoid(-6); 1 + tanh at x 
 
 @look("units")
 def find(call: Call) -> Iterator[Found]:
-    """Of each activation which units are on."""
+    """Yield for each activation which units are on."""
     is_on = _is_on(call)
     if is_on is None or not call.of_module or is_on.dim() < 2:
         return
@@ -68,7 +68,7 @@ def _is_on(call: Call) -> Tensor | None:
 
 
 def _gated_by_itself(call: Call) -> Tensor | None:
-    """x times sigmoid(a x), x times (1 + tanh(...)): SiLU and GELU as models write them out."""
+    """Return where x · sigmoid(a x), or x · (1 + tanh(...)), is on: SiLU and GELU as models write them; else None."""
     trace, one, other = call.trace, call.given["self"], call.given["other"]
     for gate, x in ((one, other), (other, one)):
         step, made = trace.made(gate), trace.made(x)
@@ -85,14 +85,14 @@ def _gated_by_itself(call: Call) -> Tensor | None:
 
 
 def _single(call: Call, step: Step, op: str) -> Iterator[Step]:
-    """What it was made of, if it is this operator on one tensor and a number."""
+    """Yield what made the input of this operator, if it acts on one tensor and a number."""
     if step.op.rstrip("_") == op:
         known = [s for s in call.trace.before(step) if s.op != "lift_fresh"]
         yield from known if len(known) == 1 else ()
 
 
 def _near(call: Call, step: Step) -> Iterator[Step]:
-    """It, and what it was made of by element-wise arithmetic."""
+    """Yield the step, and those it was made of by element-wise arithmetic."""
     waiting, seen = [step], set[int]()
     while waiting and len(seen) < 12:
         step = waiting.pop()

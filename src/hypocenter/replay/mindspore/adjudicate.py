@@ -21,7 +21,7 @@ _DTYPES = ("dtype",)  # argument names that hold a format
 
 
 def rerun_float64(node: Node) -> Rerun:
-    """The op in float64: finite means that the format was too small, not that the mathematics is singular."""
+    """Do the op again in float64: if that is finite the format was too small, and the mathematics is not singular."""
     original = node.bad_output
     if node.func is None or node.args is None or original is None:
         return Rerun(why_not=_not_kept(node))
@@ -38,7 +38,7 @@ def rerun_float64(node: Node) -> Rerun:
 
 
 def rerun_same(node: Node) -> Rerun:
-    """The op again on the same device: other bits mean hardware or a race."""
+    """Do the op again on the same device: other bits mean hardware or a race."""
     original = node.bad_output
     if node.func is None or node.args is None or original is None:
         return Rerun(why_not=_not_kept(node))
@@ -70,7 +70,7 @@ def _first(result: Any) -> NDArray[Any] | None:
 
 
 def _widened(value: Any, names: tuple[str, ...] = ()) -> Any:
-    """Floating tensors and requested floating formats widened to float64."""
+    """Widen floating tensors and requested floating formats to float64."""
     if isinstance(value, ms.Tensor):
         return ms.Tensor(values(value).astype(np.float64)) if value.dtype in FLOATS else value
     if isinstance(value, (list, tuple)):
@@ -83,7 +83,7 @@ def _widened(value: Any, names: tuple[str, ...] = ()) -> Any:
 
 
 def operands(node: Node) -> tuple[Any, ...]:
-    """The captured arguments, without what the older kind of operator has in front."""
+    """Return the captured arguments, without what the older kind of operator has in front."""
     args: Any = node.args or ()
     is_old = len(args) == 3 and isinstance(args[0], ms.ops.Primitive) and isinstance(args[2], tuple)
     return args[2] if is_old else tuple(args)

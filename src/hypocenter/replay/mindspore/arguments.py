@@ -19,7 +19,7 @@ _NO_ARGUMENT = ("self", "args", "kwargs")
 
 
 def operands_of(args: Any) -> tuple[Any, ...]:
-    """Without what the older kind of operator has in front: the primitive and its name."""
+    """Return the arguments without what the older kind of operator has in front: the primitive and its name."""
     if len(args) == 3 and isinstance(args[0], ms.ops.Primitive) and isinstance(args[2], tuple):
         return args[2]
     return args
@@ -27,7 +27,7 @@ def operands_of(args: Any) -> tuple[Any, ...]:
 
 @functools.lru_cache(maxsize=1024)
 def argument_names(op: str, n: int) -> tuple[str, ...]:
-    """As the operator's own class calls them: input, other."""
+    """Return the names of the arguments in the operator's own class, such as input and other."""
     kind: Any = getattr(gen_ops_prim, op, None)
     found: list[str] = []
     if kind is not None:
@@ -39,7 +39,7 @@ def argument_names(op: str, n: int) -> tuple[str, ...]:
 
 
 def scalars_of(operands: Sequence[Any], names: Sequence[str], outside: set[int]) -> dict[str, Any]:
-    """Arguments that are numbers; also those that MindSpore made a tensor of, which nobody computed."""
+    """Return arguments that are numbers, also those that MindSpore made a tensor of, which nobody computed."""
     found: dict[str, Any] = {}
     for name, value in zip(names, operands, strict=True):
         if id(value) in outside:
@@ -61,7 +61,7 @@ def _number(tensor: Any) -> float | None:
 
 
 def literal_bits(operands: Sequence[Any]) -> int:
-    """Infinite Python numbers among them."""
+    """Return the bits of infinite Python numbers among the operands."""
     bits = 0
     for value in operands:
         if isinstance(value, float) and math.isinf(value):

@@ -28,7 +28,7 @@ _NOT = re.compile(r"^(?:Assign|Normal|StandardNormal|CumSum_?Max)|Max(?!Softmax)
 
 
 class Rounding(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
-    """Perturbs while it is entered. Draws from a generator of its own; nothing of the program's is written to.
+    """Perturb values by rounding while it is entered. It has its own generator, and writes to nothing of the program.
 
     Args:
         seed: another one gives another sample.
@@ -40,7 +40,7 @@ class Rounding(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         self._is_own = False  # operators of ours run
 
     def __ms_dispatch__(self, func: Any, args: Any, kwargs: Any = None) -> Any:
-        """Called for every operator in place of it."""
+        """Run an operator in its place, with operands and results off by rounding if it adds up."""
         if self._is_own or not adds_up(str(func.name)):
             return func(*args)
         return self._moved(func(*self._moved(args)))
@@ -58,7 +58,7 @@ class Rounding(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
 
 
 def off_by_one_rounding(tensor: Any, random: np.random.Generator) -> Any:
-    """x·(1 + u·r), rounded to the tensor's format; whole numbers and what would overflow stay as they are.
+    """Return x·(1 + u·r), rounded to the tensor's format; whole numbers and what would overflow stay as they are.
 
     The factor is multiplied to the tensor itself, so that gradients go through it.
     """
@@ -76,5 +76,5 @@ def off_by_one_rounding(tensor: Any, random: np.random.Generator) -> Any:
 
 
 def adds_up(name: str) -> bool:
-    """Whether the order of additions inside an operator is up to who wrote the kernel."""
+    """Return whether an operator adds up in an order that its kernel chooses."""
     return bool(_SUMS.search(name)) and not _NOT.search(name)

@@ -44,12 +44,12 @@ class Replayed:
 
     @property
     def finite(self) -> bool:
-        """Loss and all gradients finite."""
+        """Whether loss and all gradients are finite."""
         return all(is_finite(t) for t in (*self.values, *self.grads))
 
 
 class Replayer:
-    """Executes micro-batches again.
+    """Execute micro-batches again.
 
     Args:
         names: the user's names.
@@ -60,11 +60,11 @@ class Replayer:
         self._names, self._paused = names, paused
 
     def paused(self) -> contextlib.AbstractContextManager[None]:
-        """While user code runs otherwise than it does by itself."""
+        """Return a context in which user code may run otherwise than it does by itself."""
         return self._paused()
 
     def why_not(self, call: GradCall) -> str:
-        """Why this micro-batch cannot be replayed, or ''."""
+        """Return why this micro-batch cannot be replayed; "" if it can."""
         if call.is_dropped:
             return "the inputs of this step are larger than keep_mb"
         if not call.has_value or ms.get_context("mode") == ms.GRAPH_MODE:
@@ -74,7 +74,7 @@ class Replayer:
         return ""
 
     def named_inputs(self, call: GradCall) -> list[tuple[str, Any]]:
-        """The tensors that the function was called with, and as which argument."""
+        """Return the tensors that the function was called with, with the arguments they were given as."""
         found: list[tuple[str, Any]] = []
         for position, value in enumerate(_arguments(call)):
             inside = list(flat(value))
@@ -95,7 +95,7 @@ class Replayer:
         eager: bool = False,
         must_leave_no_trace: bool = False,
     ) -> Replayed:
-        """Forward, loss and backward.
+        """Run forward, loss and backward again.
 
         Args:
             tracer: sees every operator.
@@ -157,7 +157,7 @@ class Replayer:
 
     @contextlib.contextmanager
     def _state_put_back(self, call: GradCall) -> Generator[None, None, None]:
-        """The random state as before the forward; afterwards it and what is no weight (running means) as now."""
+        """Set the random state as before the forward; afterwards restore it and what is no weight (running means)."""
         held = {id(weight) for weight in call.weights}
         buffers = [(p, p.asnumpy().copy()) for _, p in self._names.parameters() if id(p) not in held]
         before = random_state()
@@ -175,7 +175,7 @@ class Replayer:
 
 @contextlib.contextmanager
 def _uncompiled() -> Generator[None, None, None]:
-    """MindSpore's own switch for debugging; it is looked at in every call of a compiled function."""
+    """Run compiled functions uncompiled in this block, by MindSpore's own switch for debugging."""
     before = os.environ.get("MS_JIT")
     os.environ["MS_JIT"] = "0"
     try:
@@ -189,7 +189,7 @@ def _uncompiled() -> Generator[None, None, None]:
 
 @contextlib.contextmanager
 def _cleared_on_error() -> Generator[None, None, None]:
-    """A forward that raises leaves MindSpore with half a graph of gradients: the next one would fail."""
+    """Clear MindSpore's half-made graph of gradients if a forward raises: the next one would fail."""
     try:
         yield
     except Exception:
@@ -214,7 +214,7 @@ def _scaled(seed: Any, by: float) -> Any:
 
 
 def _fresh(value: Any, *, rows: tuple[int, Sequence[int]] | None, changed: Mapping[int, Any]) -> Any:
-    """Another tensor on the same memory: MindSpore's dispatch mode does not show operators on what was made outside."""
+    """Return another tensor on the same memory: the dispatch mode does not show operators on what was made outside."""
     if isinstance(value, ms.Tensor) and not isinstance(value, ms.Parameter):
         value = changed.get(id(value), value)
         if rows is not None and value.shape and value.shape[0] == rows[0]:
@@ -228,17 +228,17 @@ def _fresh(value: Any, *, rows: tuple[int, Sequence[int]] | None, changed: Mappi
 
 
 def kept(cells: Iterable[Any], function: Any) -> contextlib.AbstractContextManager[list[Any]]:
-    """Inside this block the function, which calls these cells, may be called; after it all is as it was."""
+    """Let the function, which calls these cells, be called in this block; after it all is as it was."""
     return python_state.kept(_MINDSPORE, cells, _functions(function))
 
 
 def why_not(cells: Iterable[Any], function: Any) -> str:
-    """What they hold that cannot be put back, in words, or ''."""
+    """Return what they hold that cannot be put back, in words; "" if nothing."""
     return python_state.why_not(_MINDSPORE, cells, _functions(function))
 
 
 def _functions(function: Any) -> list[Any]:
-    """It may be MindSpore's, around the user's."""
+    """Return the user's functions: the given one may be MindSpore's, around the user's."""
     found = [function, *mentioned_through(function)]
     return [each for each in found if isinstance(each, (FunctionType, MethodType)) and not is_library(each)]
 
@@ -275,7 +275,7 @@ _MINDSPORE = Kind(
 # `nn.Dropout` and `ops.dropout` are one operator whose kernel counts its calls; MindSpore can neither read that count
 # nor put it back. In a replay values are dropped by a mask of ours instead: as many, but not the same ones.
 class OwnDraws(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
-    """Entered around a replay, outside of every other dispatch mode.
+    """Draw dropout and noise from a generator of its own. Entered around a replay, outside other dispatch modes.
 
     Attributes:
         seen: whether the replay drew something else than the run.
@@ -287,7 +287,7 @@ class OwnDraws(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         self._random = np.random.default_rng(_SEED)
 
     def __ms_dispatch__(self, func: Any, args: Any, kwargs: Any = None) -> Any:
-        """Called for every operator in place of it."""
+        """Run an operator in its place; those that draw get numbers from here."""
         if func.name in _OF_SHAPE and (shape := _shape(args)) is not None:
             self.seen = True
             return ms.Tensor(self._random.standard_normal(shape).astype(np.float32))
@@ -303,7 +303,7 @@ class OwnDraws(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
 
 
 def _operands(args: Any) -> tuple[Any, float]:
-    """(input, rate of what is kept) of an operator that is called as (operator, name, operands)."""
+    """Return (input, rate of what is kept) of an operator that is called as (operator, name, operands)."""
     operator = args[0] if args else None
     given = args[2] if len(args) > 2 and isinstance(args[2], tuple) else args
     x = next((each for each in given if isinstance(each, ms.Tensor)), None)
@@ -313,7 +313,7 @@ def _operands(args: Any) -> tuple[Any, float]:
 
 
 def _shape(args: Any) -> tuple[int, ...] | None:
-    """Of an operator whose only operand is a shape: of numbers, or as a tensor."""
+    """Return the shape that is the only operand of an operator, given as numbers or a tensor; None if it is none."""
     given = args[2] if len(args) > 2 and isinstance(args[2], tuple) else args
     shape = given[0] if len(given) == 1 else given
     if isinstance(shape, ms.Tensor):
@@ -324,7 +324,7 @@ def _shape(args: Any) -> tuple[int, ...] | None:
 
 @contextlib.contextmanager
 def unscaled() -> Generator[None, None, None]:
-    """Within this block `scaler.scale(loss)` is the loss."""
+    """Let `scaler.scale(loss)` return the loss as it is, within this block."""
     held: list[tuple[type, Any]] = []
     try:
         for kind in _below(amp.LossScaler):

@@ -14,7 +14,7 @@ from hypocenter.replay.mindspore.host import flat, is_floating
 
 
 class GradientOf:
-    """Computes one gradient of an operator that ran: called with the gradient at its result and with its tensors.
+    """Compute one gradient of an operator that ran: called with the gradient at its result and with its tensors.
 
     Attributes:
         tensors: that it ran with.
@@ -25,12 +25,12 @@ class GradientOf:
         self.tensors = list(flat(operands_of(args)))
 
     def names(self, of_arguments: Sequence[str]) -> tuple[str, ...]:
-        """One per tensor."""
+        """Return a name for each tensor."""
         operands = operands_of(self._args)
         return tuple(name for name, value in zip(of_arguments, operands, strict=False) for _ in flat(value))
 
     def __call__(self, seed: Any, *tensors: Any) -> Any:
-        """The gradient."""
+        """Compute the gradient."""
 
         def forward(*given: Any) -> Any:
             left = list(given)
@@ -40,7 +40,7 @@ class GradientOf:
         return gradient(forward)(*tensors, seed)[self._position]
 
     def _run(self, args: Any) -> Any:
-        """The operator by its class: what the dispatch mode handed us computes no gradient once it is over."""
+        """Run the operator by its class: what the dispatch mode gave us computes no gradient once it is over."""
         if operands_of(args) is not args:  # what follows the tensors are the primitive's own attributes
             return args[0](*args[2][: _n_parameters(type(args[0]))])
         kind: Any = getattr(gen_ops_prim, self._op, None)
@@ -50,13 +50,13 @@ class GradientOf:
 
 
 def _n_parameters(kind: Any) -> int | None:
-    """Of a call of a primitive; None for any number."""
+    """Return the number of parameters in a call of a primitive; None for any number."""
     parameters = [p for p in inspect.signature(kind.__call__).parameters.values() if p.name != "self"]
     return None if any(p.kind is inspect.Parameter.VAR_POSITIONAL for p in parameters) else len(parameters)
 
 
 def _with(value: Any, left: list[Any]) -> Any:
-    """The same arguments with other tensors, taken from the front of `left`."""
+    """Return the same arguments with other tensors, taken from the front of `left`."""
     if isinstance(value, ms.Tensor):
         return left.pop(0)
     if isinstance(value, (list, tuple)):

@@ -15,27 +15,27 @@ FLOATS = (ms.float16, ms.bfloat16, ms.float32, ms.float64)
 
 
 def is_floating(tensor: Any) -> bool:
-    """Whether it can hold a value that is not finite."""
+    """Return whether it can hold a value that is not finite."""
     return tensor.dtype in FLOATS or dtype_name(tensor).startswith(("complex", "float8"))
 
 
 def values(tensor: Any) -> NDArray[Any]:
-    """The values; float32 for bfloat16."""
+    """Return the values as an array; float32 for bfloat16."""
     return on_host(tensor)
 
 
 def nonfinite_bits(tensor: Any) -> int:
-    """Which kinds of non-finite values a tensor holds."""
+    """Return the bits for the kinds of non-finite values that a tensor holds."""
     return 0 if not is_floating(tensor) or not has_values(tensor) else bits_of(values(tensor))
 
 
 def is_finite(tensor: Any) -> bool:
-    """Whether every element is finite."""
+    """Return whether every element is finite."""
     return nonfinite_bits(tensor) == 0
 
 
 def flat(*trees: Any) -> Iterator[Any]:
-    """Tensors in nested tuples, lists and dicts, in order."""
+    """Yield the tensors in nested tuples, lists and dicts, in order."""
     for tree in trees:
         if isinstance(tree, ms.Tensor):
             yield tree
@@ -46,7 +46,7 @@ def flat(*trees: Any) -> Iterator[Any]:
 
 
 def address(tensor: Any) -> int:
-    """Of the memory that holds it, the same for all views; 0 where there is none."""
+    """Return the address of the memory that holds it, the same for all views; 0 where there is none."""
     try:
         return int(tensor.untyped_storage().data_ptr())
     except Exception:  # a compressed or empty tensor, another version of MindSpore
@@ -54,5 +54,5 @@ def address(tensor: Any) -> int:
 
 
 def held(tensor: Any) -> Held:
-    """A copy of its values."""
+    """Return a copy of its values."""
     return Held(array=values(tensor).copy(), dtype=dtype_name(tensor))

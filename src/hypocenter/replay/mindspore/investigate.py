@@ -42,7 +42,7 @@ _LOW = ("float16", "bfloat16")
 
 
 class Investigator:
-    """Investigates the failures of one run.
+    """Investigate the failures of one run.
 
     Args:
         replayer: of the run's steps.
@@ -76,7 +76,7 @@ class Investigator:
         return replace(evidence, remedies=remedies(evidence))
 
     def _traced(self, seed_scale: float, call: GradCall) -> TracedReplay:
-        """What was compiled is run operator by operator; if the failure does not show then, as it was."""
+        """Trace what was compiled operator by operator; if the failure does not show then, as it was."""
         with contextlib.suppress(_OnlyCompiled):
             try:
                 tracer, replayed = traced(self._replayer, self._names, call, seed_scale=seed_scale, eager=True)
@@ -104,7 +104,7 @@ class Investigator:
 
 
 class _OnlyCompiled(Exception):
-    """A function that only the compiler understands."""
+    """Raised for a function that only the compiler understands."""
 
 
 _DREW = "dropout dropped other values in the replay than in the run: MindSpore cannot draw the same again"
@@ -118,12 +118,12 @@ class Traced(HostWitness):
         self._tracer = tracer
 
     def operands(self, node: Node) -> list[tuple[str, Held]]:
-        """See HostWitness."""
+        """Return (name, values) of the tensors that were captured of an operator's arguments."""
         pairs = zip(node.names, adjudicate.operands(node), strict=False)
         return [(name, held(tensor)) for name, value in pairs for tensor in flat(value)]
 
     def rerun(self, index: int) -> Reruns:
-        """The op again; on the CPU only where it ran there, because a MindSpore process has one device."""
+        """Execute the operator again; not on the CPU, because a MindSpore process computes on one device."""
         node = self.nodes[index]
         return Reruns(
             float64=adjudicate.rerun_float64(node),
@@ -132,12 +132,12 @@ class Traced(HostWitness):
         )
 
     def measured(self, index: int) -> dict[str, float | str]:
-        """Named numbers about its operands."""
+        """Return named numbers about its operands."""
         return facts(self.nodes[index], self._tracer)
 
 
 def facts(node: Node, tracer: OpTracer) -> dict[str, float | str]:
-    """Named numbers about its operands, and the clamp that fed a log."""
+    """Return named numbers about its operands, and the clamp that fed a log."""
     base, output = canonical(node.traced.op), node.bad_output
     floating = [values(t) for t in flat(operands(node)) if is_floating(t)]
     if not floating:
@@ -159,7 +159,7 @@ def _axis(value: Any) -> int | None:
 
 
 def _clamp_upstream(node: Node, tracer: OpTracer) -> dict[str, float | str]:
-    """A clamp a few ops upstream, with its bounds and what they round to in the tensor's format."""
+    """Describe a clamp a few ops upstream, with its bounds and what they round to in the tensor's format."""
     frontier = [edge.producer for edge in node.traced.inputs]
     steps = 0
     while frontier and steps < _UPSTREAM:
@@ -189,7 +189,7 @@ def _clamp_upstream(node: Node, tracer: OpTracer) -> dict[str, float | str]:
 
 @contextlib.contextmanager
 def island(cell: Any) -> Generator[None, None, None]:
-    """Within this block a cell and all in it compute in float32, as after `cell.to_float(ms.float32)`."""
+    """Let a cell and all in it compute in float32 in this block, as after `cell.to_float(ms.float32)`."""
     before: list[tuple[Any, Any]] = [(each, each.mixed_precision_type) for _, each in cell.cells_and_names()]
     try:
         for each, _ in before:
@@ -209,7 +209,7 @@ def search(
     *,
     seed_scale: float,
 ) -> Cure | None:
-    """The smallest set of cells whose float32 makes every micro-batch of the step finite.
+    """Return the smallest set of cells whose float32 makes every micro-batch of the step finite.
 
     Args:
         evidence: with origin or leaf filled in.
@@ -230,7 +230,7 @@ def search(
 
 
 class _Search:
-    """Adds the cell where the step fails next, until it does not, and leaves out what was not needed.
+    """Add the cell where the step fails next, until it does not, then leave out what was not needed.
 
     Where that leads nowhere, all cells that the step ran are searched, children before parents.
     """
@@ -253,7 +253,7 @@ class _Search:
         self._started = time.perf_counter()
 
     def run(self) -> Cure:
-        """The outcome."""
+        """Search, and return the cure or why there is none."""
         try:
             followed, tried = self._followed()
             candidates = followed or self._all_sites()
@@ -268,7 +268,7 @@ class _Search:
         return Cure(status="no-cure", replays=self._n_replays, why=(why,))
 
     def _followed(self) -> tuple[tuple[str, ...], list[str]]:
-        """Cells with which the step is finite, from the blamed operator's on, or none; and what was tried."""
+        """Return cells with which the step is finite, from the blamed operator's on, or none; and what was tried."""
         targets: tuple[str, ...] = ()
         site: str | None = self._evidence.origin.site if self._evidence.origin is not None else None
         tried: list[str] = []
@@ -284,7 +284,7 @@ class _Search:
         return (), tried
 
     def _all_sites(self) -> Sequence[str]:
-        """Cells of the step, children before parents; none where not even the whole model in float32 helps."""
+        """Return the cells of the step, children before parents; none if not even the whole model in float32 helps."""
         return () if ("",) in self._known else sorted(self._sites, key=lambda site: (not site, -site.count(".")))
 
     def _is_late(self) -> bool:
@@ -294,7 +294,8 @@ class _Search:
         return Cure(status="cannot-tell", replays=self._n_replays, why=("there was no time to try more cells",))
 
     def _with(self, targets: tuple[str, ...], site: str) -> tuple[str, ...] | None:
-        """The targets and the cell at a site; where that is in one of them already, the cell around that one."""
+        """Add the cell at a site to the targets; if one of them holds it already, the cell around that one; else
+        None."""
         held = next((target for target in targets if _is_in(site, target)), None)
         wanted = next((path for path in _outwards(site) if path in self._cells), None)
         if held is not None:
@@ -304,7 +305,7 @@ class _Search:
         return tuple(sorted({wanted, *(target for target in targets if not _is_in(target, wanted))}))
 
     def _fails_at(self, targets: tuple[str, ...]) -> tuple[bool, str | None]:
-        """Whether all is finite with these in float32; if not, the cell where it fails now."""
+        """Return whether all is finite with these in float32; if not, also the cell where it fails now."""
         targets = tuple(sorted(targets))
         if targets in self._known:
             return self._known[targets]
@@ -349,7 +350,7 @@ class _Search:
 
 
 def remedies(evidence: Evidence) -> tuple[Remedy, ...]:
-    """What to change, from what was tried; verified ones first."""
+    """Return what to change, from what was tried; verified remedies first."""
     found: list[Remedy] = []
     cure = evidence.cure
     if cure is not None and cure.verified:
@@ -373,6 +374,6 @@ def _is_in(site: str, target: str) -> bool:
 
 
 def _outwards(site: str) -> list[str]:
-    """The cell and those around it: a.b.c, a.b, a, "" (the model)."""
+    """Return the paths of the cell and those around it: a.b.c, a.b, a, "" (the model)."""
     parts = site.split(".") if site and site != "loss" else []
     return [".".join(parts[:n]) for n in range(len(parts), -1, -1)]

@@ -19,7 +19,7 @@ _PICKS, _PICKS_BACKWARD = "GatherD", "GatherDGradV2"
 
 
 class LabelWeights(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
-    """Entered around a replay."""
+    """Measure what each label weighs in the loss. Entered around a replay."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,11 +28,11 @@ class LabelWeights(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
 
     @property
     def weights(self) -> NDArray[Any] | None:
-        """One number for each label; None without a cross-entropy, or with several."""
+        """The weights, one for each label; None without a cross-entropy, or with several."""
         return self._heard[0] if self._n_picked == len(self._heard) == 1 else None
 
     def __ms_dispatch__(self, func: Any, args: Any, kwargs: Any = None) -> Any:
-        """Called for every operator in place of it."""
+        """Run an operator in its place, and note the weights that a cross-entropy gives back."""
         if func.name == _PICKS and _is_one_of_each(args[2]):
             self._n_picked += 1
         elif func.name == _PICKS_BACKWARD and _is_one_of_each(args[2]):

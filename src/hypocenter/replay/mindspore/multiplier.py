@@ -17,7 +17,7 @@ _SAME = ("cast", "reshape", "add", "sub", "neg", "copy", "contiguous", "view", "
 
 
 def multiplier(replayer: Replayer, call: GradCall) -> float | None:
-    """The largest product of numbers on one way from the loss into what backward starts from; 1.0 for none.
+    """Return the largest product of numbers on one way from the loss into what backward starts from; 1.0 for none.
 
     None when it cannot be told.
 
@@ -32,7 +32,7 @@ def multiplier(replayer: Replayer, call: GradCall) -> float | None:
 
 
 class _Products(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
-    """Notes the operators whose result is one number."""
+    """Note the operators whose result is one number."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class _Products(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         self.is_full = False
 
     def __ms_dispatch__(self, func: Any, args: Any, kwargs: Any = None) -> Any:
-        """Called for every operator in place of it."""
+        """Run an operator in its place, and note it if its result is one number."""
         out = func(*args)
         tensor: Any = next(iter(flat(out)), None)
         self.is_full = self.is_full or len(self._made) >= MOST
@@ -49,7 +49,7 @@ class _Products(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         return out
 
     def into(self, at: int, learned: frozenset[int]) -> float | None:
-        """See `multiplier`.
+        """Return the largest product of numbers, as `multiplier` does.
 
         Args:
             at: address of what backward starts from.
@@ -75,7 +75,7 @@ class _Products(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         return None
 
     def _number(self, value: Any, learned: frozenset[int]) -> float | None:
-        """A number that the program wrote, or a tensor that holds one and was there before; None for anything else."""
+        """Return a number that the program wrote, or that a tensor from before holds; None for anything else."""
         if not isinstance(value, ms.Tensor):
             return float(value)
         if value.size != 1 or address(value) in self._made or address(value) in learned:

@@ -31,7 +31,7 @@ def show_more(
     view: Callable[[Callable[..., Any], Any, Any], None],
     compiled: Callable[[Any, list[Any], tuple[Any, ...]], None],
 ) -> Callable[[], None]:
-    """Tell of both until the result is called.
+    """Tell of slices and compiled functions, until the returned function is called.
 
     Args:
         n_seen: how many operators were shown; what was shown all the same is not told again.

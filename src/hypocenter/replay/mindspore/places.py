@@ -17,18 +17,18 @@ _CALLS = frozenset({"construct", "__call__"})
 
 
 class Places:
-    """Finds them by the user's names of cells."""
+    """Find the place of an operator by the user's names of cells."""
 
     def __init__(self, names: NameMap) -> None:
         self._names = names
 
     def of(self, cell: object, place: Place) -> Place:
-        """Of a function of a cell that was compiled: the cell's, where the user knows it."""
+        """Return the place of a compiled function of a cell: the cell's, where the user knows it."""
         name = self._names.cell_name(cell) if isinstance(cell, nn.Cell) else None
         return place if name is None else replace(place, phase="forward", site=name, module=type(cell).__name__)
 
     def here(self) -> Place:
-        """Of the operator that is being dispatched."""
+        """Return the place of the operator that is being dispatched."""
         code, line, found = None, 0, None
         frame: FrameType | None = sys._getframe(1)
         for _ in range(_MAX_FRAMES):

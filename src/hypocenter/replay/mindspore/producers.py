@@ -19,7 +19,7 @@ MAX_BAD = 64  # last non-finite values whose copies can be recognised
 
 @dataclass(slots=True)
 class Written:
-    """What was made, and was not finite in it."""
+    """What made a tensor, and which non-finite values were in it."""
 
     edge: int  # producing op, or -1 - leaf
     bits: int
@@ -32,7 +32,7 @@ class _Bad:
 
 
 class Producers:
-    """Of every tensor of a trace."""
+    """Know what made each tensor of a trace."""
 
     def __init__(self) -> None:
         self._of: dict[int, Written] = {}
@@ -46,15 +46,15 @@ class Producers:
         return self._alive_bytes >= ALIVE_BYTES
 
     def at(self, tensor: Any) -> Written | None:
-        """By address alone."""
+        """Return what is known of a tensor by its address alone; None if nothing is."""
         return self._of.get(address(tensor))
 
     def last_bad(self) -> list[int]:
-        """Operators whose results were not finite, the last one first."""
+        """Return the operators whose results were not finite, the last one first."""
         return [w.edge for each in reversed(self._bad) if (w := each.written).edge >= 0]
 
     def write(self, tensor: Any, array: NDArray[Any] | None, written: Written) -> None:
-        """A tensor was made, or written over; `array`: its values."""
+        """Note that a tensor was made, or written over; `array` holds its values."""
         key = address(tensor)
         if key:
             self._of[key] = written
@@ -70,7 +70,7 @@ class Producers:
             self._alive_bytes -= self._alive.popleft()[1]
 
     def known(self, tensor: Any, now: int) -> Edge | None:
-        """By address; by content where what is there is not what was written, or where it is a copy."""
+        """Return what made a tensor, by address; by content if it was changed meanwhile, or is a copy; else None."""
         written = self._of.get(address(tensor))
         if written is not None and (not now or written.bits):
             return Edge(producer=written.edge, bits=_seen_of(now, written.bits))
@@ -86,7 +86,7 @@ class Producers:
 
 
 def _seen_of(now: int, written: int) -> int:
-    """Of what was written, the part that this view shows."""
+    """Return the part of what was written that this view shows, as bits."""
     bits = now & NAN
     for kind, literal in ((POSINF, LITERAL_POSINF), (NEGINF, LITERAL_NEGINF)):
         if now & kind:

@@ -71,7 +71,7 @@ class _Call:
 
 
 class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
-    """Traces every op of a replay.
+    """Trace every op of a replay.
 
     Args:
         places: where operators run.
@@ -100,7 +100,7 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         return self
 
     def __exit__(self, *error: Any) -> None:
-        """No more."""
+        """Stop tracing."""
         super().__exit__(*error)
         self._undo()
 
@@ -116,11 +116,11 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
             self._add_compiled(function, read, outputs)
 
     def trace(self) -> tuple[TracedOp, ...]:
-        """The ops as plain data, for the blame walk."""
+        """Return the ops as plain data, for the blame walk."""
         return tuple(node.traced for node in self.nodes)
 
     def forward_over(self, roots: Sequence[Any]) -> None:
-        """Backward begins, from these values."""
+        """Note that backward begins, from these values."""
         made: list[int] = []
         with self._own():
             made = [self._root(root).producer for root in roots]
@@ -128,7 +128,7 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         self._owner = max(made, default=len(self.nodes) - 1)
 
     def _root(self, tensor: Any) -> Edge:
-        """Of a value that backward starts from: a compiled function may have made it, out of what came last."""
+        """Return what made a value that backward starts from: perhaps a compiled function, out of what came last."""
         now = nonfinite_bits(tensor)
         known = self._made.known(tensor, now)
         if known is not None or not now or not self.nodes:
@@ -137,13 +137,13 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         return self._unseen(tensor, now, (Edge(producer=last.index, bits=last.bits),))
 
     def edge_to(self, tensor: Any) -> Edge:
-        """Who made this tensor, and what it holds."""
+        """Return what made this tensor, and what it holds."""
         with self._own():
             return self._edge(tensor)
         return Edge(producer=0)
 
     def edge_to_gradient(self, gradient: Any, parameter: Any) -> Edge:
-        """The same of a gradient as it came out, which an operator may have made that was not seen."""
+        """Return the same for a gradient as it came out, which an operator may have made that was not seen."""
         with self._own():
             known = self._made.known(gradient, nonfinite_bits(gradient))
             if known is not None:
@@ -159,7 +159,7 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         return Edge(producer=0)
 
     def __ms_dispatch__(self, func: Any, args: Any, kwargs: Any = None) -> Any:
-        """Called for every operator in place of it."""
+        """Run an operator in its place, and add it to the trace."""
         if self._is_own or self.broken or func.name in _NOT_VALUES:
             return func(*args)
         call: _Call | None = None
@@ -184,7 +184,7 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
 
     @contextlib.contextmanager
     def _own(self) -> Generator[None, None, None]:
-        """Operators in this block are ours; an error in it ends the trace and not the program's forward."""
+        """Run operators of ours in this block; an error in it ends the trace, not the program's forward."""
         was, self._is_own = self._is_own, True
         try:
             yield
@@ -200,7 +200,7 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         self._add(func, call, (out,))
 
     def _add_compiled(self, function: Any, read: list[Any], outputs: tuple[Any, ...]) -> None:
-        """A function that ran as a compiled graph: one node, for its operators cannot be seen."""
+        """Add a function that ran as a compiled graph as one node, for its operators cannot be seen."""
         cell: Any = getattr(function, "obj", None)
         weights = [p for _, p in cell.parameters_and_names()] if isinstance(cell, ms.nn.Cell) else []
         read = [t for t in read if not isinstance(t, ms.Parameter)] + weights
@@ -263,7 +263,7 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         return owner.place.backward(owner.traced.op)
 
     def _upstream(self, read: list[Any]) -> int | None:
-        """Which operand is the gradient at the result of the forward op whose gradient is being computed."""
+        """Return which operand is the gradient at the result of the forward op whose gradient is being computed."""
         came = self._gradients.get(self._owner) if self._owner is not None else None
         if came is None:
             return None
@@ -274,7 +274,7 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         return next(found, None)
 
     def _edge(self, tensor: Any, consumer: tuple[int, int | None] | None = None) -> Edge:
-        """Who made this tensor, and what it holds.
+        """Return what made this tensor, and what it holds.
 
         Args:
             consumer: of a gradient: (forward op that read what it is the gradient of, as its how-manieth tensor).
@@ -310,7 +310,7 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
     def _unseen(
         self, tensor: Any, now: int, inputs: tuple[Edge, ...], place: Place | None = None, op: str = ""
     ) -> Edge:
-        """A node for an operator that the mode did not show."""
+        """Add a node for an operator that the mode did not show."""
         place = place or self._place()
         bits = classify(now, inputs, 0, flips_sign=True)
         index = len(self.nodes)
@@ -323,7 +323,7 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         return Edge(producer=index, bits=bits)
 
     def _unseen_gradient(self, tensor: Any, consumer: int, position: int | None) -> Edge:
-        """What the gradient of a forward op came to, made by an operator that was not shown.
+        """Add what the gradient of a forward op came to, made by an operator that was not shown.
 
         Args:
             consumer: the forward op.
@@ -350,7 +350,7 @@ class OpTracer(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         return edge
 
     def _follow(self, tensor: Any, edge: Edge, consumer: int, position: int) -> None:
-        """Be told the gradient of what an operator reads, just before that of its producer is computed."""
+        """Hear the gradient of what an operator reads, just before that of its producer is computed."""
         if edge.producer < 0:
             self._readers.setdefault(edge.producer, []).append(consumer)
         if isinstance(tensor, ms.Parameter) or not is_floating(tensor):
@@ -374,7 +374,7 @@ def _cannot_run(*args: Any) -> Any:
 
 
 def other_factor_is_zero(read: list[Any], edges: tuple[Edge, ...], outputs: Sequence[NDArray[Any] | None]) -> bool:
-    """Whether a product is NaN only where the factor that was finite is exactly 0."""
+    """Return whether a product is NaN only where the factor that was finite is exactly 0."""
     if len(read) != 2 or len(outputs) != 1 or outputs[0] is None or bool(edges[0].real) == bool(edges[1].real):
         return False
     other = values(read[1] if edges[0].real else read[0])
@@ -382,17 +382,17 @@ def other_factor_is_zero(read: list[Any], edges: tuple[Edge, ...], outputs: Sequ
 
 
 def is_computed(tensor: Any) -> bool:
-    """Whether an operator made it out of parameters; False for constants of the program."""
+    """Return whether an operator made it out of parameters; False for constants of the program."""
     return getattr(tensor, "_is_leaf", True) is False
 
 
 def copied(tensor: Any) -> Any:
-    """A tensor of its own with the same values, off the graph of gradients."""
+    """Return a tensor of its own with the same values, off the graph of gradients."""
     return ms.Tensor(values(tensor).copy(), tensor.dtype)
 
 
 def detached(value: Any, before: dict[int, Any]) -> Any:
-    """The arguments as they were before the op ran, off the graph of gradients."""
+    """Return the arguments as they were before the op ran, off the graph of gradients."""
     if isinstance(value, ms.Tensor):
         kept = before.get(id(value))
         return kept if kept is not None else copied(value)

@@ -14,7 +14,7 @@ from hypocenter.tap.mindspore.tape import GradCall
 
 
 def traced(replayer: Replayer, names: NameMap, call: GradCall, **how: Any) -> tuple[OpTracer, Replayed]:
-    """Forward, loss and backward of a micro-batch; `how` as in `Replayer.run`."""
+    """Run forward, loss and backward of a micro-batch with a tracer; `how` as in `Replayer.run`."""
     weights = {id(weight) for weight in call.weights}
     known: dict[int, tuple[str, str]] = {}
     for name, parameter in names.parameters():
@@ -34,7 +34,7 @@ def traced(replayer: Replayer, names: NameMap, call: GradCall, **how: Any) -> tu
 
 
 def blamed(tracer: OpTracer, call: GradCall, replayed: Replayed) -> Blame | None:
-    """Where loss or gradients stopped being finite; None when they are, or when the trace lost the way."""
+    """Return where loss or gradients stopped being finite; None when they are, or when the trace lost the way."""
     values = [v for v in replayed.values if not is_finite(v)]
     bad = [(g, w) for w, g in zip(call.weights, replayed.grads, strict=False) if not is_finite(g)]
     targets = [tracer.edge_to(v) for v in values] or [tracer.edge_to_gradient(*b) for b in bad]

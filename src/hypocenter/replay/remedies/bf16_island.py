@@ -12,7 +12,7 @@ from hypocenter.replay.remedies.kinds import RemedyKind
 
 
 def applies(evidence: Evidence | None) -> bool:
-    """To float16 only: what overflows bfloat16 overflows float32 too."""
+    """Return whether it may help: to float16 only, as what overflows bfloat16 overflows float32 too."""
     if evidence is None or evidence.origin is None:
         return True
     facts = (*evidence.origin.outputs, *evidence.origin.inputs)
@@ -20,7 +20,7 @@ def applies(evidence: Evidence | None) -> bool:
 
 
 def text(targets: Sequence[str]) -> str:
-    """The change, in words."""
+    """Say the change in words."""
     where = ", ".join(target or "the model" for target in targets)
     return (
         f"run {where} in bfloat16: hypocenter.island(model, {list(targets)!r}, dtype=torch.bfloat16, cast_back=False); "

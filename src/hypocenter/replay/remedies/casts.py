@@ -32,11 +32,11 @@ class Caster:
 
     @property
     def first(self) -> torch.dtype | None:
-        """The dtype that the first cast tensor had."""
+        """The dtype that the first cast tensor had; None if none was cast."""
         return self.pairs[0][0].dtype if self.pairs else None
 
     def cast(self, value: Any) -> Any:
-        """The value with its tensors cast; what holds none to cast is returned as it is."""
+        """Return the value with its tensors cast; what holds none to cast is returned as it is."""
         if isinstance(value, Tensor):
             return self._tensor(value)
         if isinstance(value, (tuple, list)):
@@ -90,7 +90,7 @@ class Caster:
 
 
 def back(value: Any, wide: torch.dtype, narrow: torch.dtype) -> Any:
-    """A result in the format its inputs had. Scalars (losses) stay: nothing multiplies them, and they may be large."""
+    """Return a result in its inputs' format. Scalars (losses) stay: nothing multiplies them, and they may be large."""
     return _Back(narrow, (wide,)).cast(value)
 
 

@@ -17,7 +17,7 @@ MARGIN = 1000.0  # below the maximum, as the T5 of Transformers leaves for the r
 
 
 def applies(evidence: Evidence | None) -> bool:
-    """To infinities that a forward made in float16; a NaN cannot be clamped."""
+    """Return whether it may help: to infinities that a forward made in float16; a NaN cannot be clamped."""
     if evidence is None or evidence.origin is None:
         return True
     outputs = evidence.origin.outputs
@@ -28,7 +28,7 @@ def applies(evidence: Evidence | None) -> bool:
 
 @contextlib.contextmanager
 def around(modules: Sequence[nn.Module]) -> Generator[None, None, None]:
-    """Within this block float16 results of the modules, and of all below them, are finite unless they are NaN."""
+    """Clamp float16 results of the modules, and of all below them, to finite values within this block; NaN stays."""
 
     def clamped(tensor: torch.Tensor) -> torch.Tensor:
         if tensor.dtype != torch.float16:
@@ -49,7 +49,7 @@ def around(modules: Sequence[nn.Module]) -> Generator[None, None, None]:
 
 
 def text(targets: Sequence[str]) -> str:
-    """The change, in words, with what is wrong with it."""
+    """Say the change in words, with what is wrong with it."""
     where = ", ".join(target or "the model" for target in targets)
     return (
         f"clamp the output of {where} to ±(65504 - {MARGIN:g}): a band-aid, the values are wrong there and their "

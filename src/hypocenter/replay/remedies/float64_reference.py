@@ -54,7 +54,7 @@ class Float64Reference:
         self._mode = _EverythingWide(self._twins)
 
     def parameters(self, originals: Sequence[Tensor]) -> list[Tensor]:
-        """The twins of parameters, once inside; one that is float64, or belongs to no module, is its own."""
+        """Return the twins of parameters, once inside; one that is float64, or belongs to no module, is its own."""
         return [self._twins[id(p)][1] if id(p) in self._twins else p for p in originals]
 
     def __enter__(self) -> Float64Reference:

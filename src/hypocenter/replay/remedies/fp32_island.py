@@ -16,7 +16,7 @@ from hypocenter.replay.remedies.kinds import RemedyKind
 def island(
     modules: Sequence[torch.nn.Module], *, cast_back: bool | None, dtype: torch.dtype = torch.float32
 ) -> Generator[None, None, None]:
-    """Within this block the modules compute in float32: inputs and parameters are cast up, autocast is off inside.
+    """Let the modules compute in float32 in this block: inputs and parameters are cast up, autocast is off inside.
 
     Args:
         modules: each with all its submodules.
@@ -33,14 +33,14 @@ def island(
 
 
 def advice(target: str, *, cast_back: bool) -> str:
-    """The change, in words a person can apply."""
+    """Say the change in words that a person can apply."""
     where = target or "the model"
     tail = "" if cast_back else ", and leave its output in float32"
     return f"run {where} in float32: torch.autocast(enabled=False) around it, inputs cast with .float(){tail}"
 
 
 def applies(evidence: Evidence | None) -> bool:
-    """To everything that was computed in a format narrower than float32."""
+    """Return whether it may help: to everything that was computed in a format narrower than float32."""
     if evidence is None or evidence.origin is None:
         return True
     facts = (*evidence.origin.outputs, *evidence.origin.inputs)
@@ -48,7 +48,7 @@ def applies(evidence: Evidence | None) -> bool:
 
 
 def text(targets: Sequence[str]) -> str:
-    """The change, in words."""
+    """Say the change in words."""
     return advice(", ".join(target or "the model" for target in targets), cast_back=True)
 
 

@@ -86,12 +86,12 @@ def island(
 
 
 def put_module(module: nn.Module, *, dtype: torch.dtype, cast_back: bool | None) -> list[Layer]:
-    """Put one module, with all below it, on an island; the layers to take off again."""
+    """Put one module, with all below it, on an island; return the layers, to take them off again."""
     return _put(WideForward(m, dtype=dtype, cast_back=cast_back, outermost=m is module) for m in module.modules())
 
 
 def put_functions(module: nn.Module, functions: Sequence[str], *, dtype: torch.dtype, cast_back: bool) -> list[Layer]:
-    """Put some torch functions within a module's forward on an island; the layers to take off again."""
+    """Put torch functions within a module's forward on an island; return the layers, to take them off again."""
     return _put(
         OpForward(m, functions, dtype=dtype, cast_back=cast_back, outermost=m is module) for m in module.modules()
     )
@@ -117,7 +117,7 @@ class Target:
 
 
 def resolve(model: nn.Module, names: Sequence[str] | str) -> tuple[Target, ...]:
-    """Modules for names; one inside another that is named as well is left out.
+    """Return the modules for names; one inside another that is named as well is left out.
 
     Args:
         names: module paths with or without wrappers' prefixes ("" is the model itself), globs (`blocks.*.attn`), each

@@ -32,7 +32,7 @@ class Layer:
         self.module.forward = self  # type: ignore[assignment]  # a callable object: nn.Module takes any
 
     def take_off(self) -> None:
-        """Leave the module's forward as if this layer had never been; what came on top of it later stays."""
+        """Leave the module's forward as if this layer had never been there; what came on top of it later stays."""
         self.enabled = False
         above: Any = None
         current = vars(self.module).get("forward")
@@ -48,7 +48,7 @@ class Layer:
             del self.module.forward
 
     def wrapped(self, *args: Any, **kwargs: Any) -> Any:
-        """The forward without this layer."""
+        """Call the forward without this layer."""
         if self.inner is not None:
             return self.inner(*args, **kwargs)
         return type(self.module).forward(self.module, *args, **kwargs)
@@ -58,7 +58,7 @@ class Layer:
 
     @property
     def __wrapped__(self) -> Callable[..., Any]:
-        """What `inspect.signature` follows: the user's forward, with its arguments."""
+        """The user's forward, whose arguments `inspect.signature` then shows."""
         return self.inner if self.inner is not None else type(self.module).forward.__get__(self.module)
 
     @property

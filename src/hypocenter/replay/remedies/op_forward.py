@@ -23,12 +23,12 @@ _HOMES: tuple[Any, ...] = (
 
 
 def is_function(name: str) -> bool:
-    """Whether torch has a function or method of this name that gives a new tensor (in-place ones cannot be cast)."""
+    """Return whether torch has a function or method of this name that gives a new tensor (in-place ones do not)."""
     return not _in_place(name) and any(callable(getattr(home, name, None)) for home in _HOMES)
 
 
 def function_names() -> list[str]:
-    """All names that an island of an op may have."""
+    """Return all names that an island of an op may have."""
     return sorted({name for home in _HOMES for name in dir(home) if is_function(name) and name[0].islower()})
 
 
@@ -37,7 +37,7 @@ def _in_place(name: str) -> bool:
 
 
 class OpForward(Layer):
-    """The forward with some torch functions in `dtype`; those called by modules below it count too.
+    """Call the forward with some torch functions in `dtype`; those called by modules below it count too.
 
     Args:
         functions: as users write them: matmul (also `@`), einsum, sum, softmax, bmm, ...
@@ -71,7 +71,7 @@ class OpForward(Layer):
         return result
 
     def _check(self, called: set[str]) -> None:
-        """Say once what is not in the island: a function that torch's own Python code calls is not seen by a mode."""
+        """Warn once of functions that were not called: a mode does not see what torch's own Python code calls."""
         self.is_checked = True
         for name in self.names:
             if called.isdisjoint((name, *ALSO.get(name, ()))):
@@ -83,7 +83,7 @@ class OpForward(Layer):
 
 
 class FunctionsIn(TorchFunctionMode):
-    """Within this block the named torch functions compute in `dtype`, autocast off."""
+    """Compute the named torch functions in `dtype` within this block, autocast off."""
 
     def __init__(self, functions: frozenset[str], dtype: torch.dtype, cast_back: bool) -> None:
         super().__init__()

@@ -31,7 +31,7 @@ MAX_LOG2 = 24  # float16's smallest subnormal is 2**-24: a larger divisor turns 
 
 
 def applies(evidence: Evidence | None) -> bool:
-    """To a reduction with finite operands whose result is too large for its format."""
+    """Return whether it may help: to a reduction with finite operands whose result is too large for its format."""
     if evidence is None or evidence.origin is None:
         return True
     reduces = any(name in evidence.origin.op for name in ("sum", "mm", "mv", "dot", "norm", "einsum", "mean"))
@@ -40,7 +40,7 @@ def applies(evidence: Evidence | None) -> bool:
 
 
 class Prescaled(TorchFunctionMode):
-    """Within this block reductions are prescaled by the smallest power of two with which their result fits."""
+    """Prescale reductions in this block by the smallest power of two with which their result fits."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class _PrescaledForward(Layer):
 
 @contextlib.contextmanager
 def around(modules: Sequence[nn.Module]) -> Generator[Prescaled, None, None]:
-    """Within this block reductions inside the modules' forwards are prescaled; gives what divisors were needed."""
+    """Prescale reductions inside the modules' forwards, within this block; give what divisors were needed."""
     mode = Prescaled()
     layers = [_PrescaledForward(module, mode) for module in modules]
     for layer in layers:
@@ -102,7 +102,7 @@ def around(modules: Sequence[nn.Module]) -> Generator[Prescaled, None, None]:
 
 
 def text(targets: Sequence[str]) -> str:
-    """The change, in words."""
+    """Say the change in words."""
     where = ", ".join(target or "the model" for target in targets)
     return (
         f"in {where} divide the operand of the sum, einsum or matmul by its length (or a power of two) before, and "

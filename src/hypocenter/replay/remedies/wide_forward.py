@@ -18,7 +18,7 @@ _before: list[Any] = []  # the user's setting, while a compilation with an islan
 
 
 class WideForward(Layer):
-    """The forward in `dtype`, whatever autocast and the parameters' own format say.
+    """Run the forward in `dtype`, whatever autocast and the parameters' own format say.
 
     Args:
         module: with all below it.
@@ -58,7 +58,7 @@ class WideForward(Layer):
         return back(result, self.dtype, narrow)
 
     def _is_on_its_own(self, args: Any, kwargs: Any) -> bool:
-        """Whether the outer layer's casts do not reach here.
+        """Return whether the outer layer's casts do not reach here.
 
         In a checkpoint's recomputation, and where FSDP2 has put its own parameters in place. A module that is shared
         with the outside is also recomputed for that, but then from narrow arguments.
@@ -72,7 +72,7 @@ _accelerator: list[str] = [""]
 
 
 def accelerator() -> str:
-    """The accelerator's device type, or "". Asked again until there is one: `npu` exists once torch_npu is imported.
+    """Return the accelerator's device type, or "". Asked until there is one: `npu` exists once torch_npu is imported.
 
     In a compiled graph it is what it was when last asked outside.
     """
@@ -82,7 +82,7 @@ def accelerator() -> str:
 
 
 def is_autocast_on() -> bool:
-    """Whether autocast is on, on the CPU or the accelerator."""
+    """Return whether autocast is on, on the CPU or the accelerator."""
     device = accelerator()
     return torch.is_autocast_enabled("cpu") or (bool(device) and torch.is_autocast_enabled(device))
 
@@ -107,18 +107,18 @@ def autocast_off(dtype: torch.dtype, function: Callable[..., Any], args: Any, kw
 
 
 def in_recompute() -> bool:
-    """Whether backward runs here, so that a forward is a checkpoint's recomputation. Never inside a compiled graph."""
+    """Return whether backward runs here, so that a forward is a recomputation. Never inside a compiled graph."""
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
 def _is_wide(args: Any, kwargs: Any, narrower: tuple[torch.dtype, ...]) -> bool:
-    """No floating argument in a narrow format: what an island's module hands to those below it."""
+    """Return whether no floating argument has a narrow format: so an island's module calls those below it."""
     given = [v for v in (*args, *kwargs.values()) if isinstance(v, Tensor) and v.is_floating_point()]
     return not any(tensor.dtype in narrower for tensor in given)
 
 
 class Swap:
-    """Copies in `dtype` in place of a module tree's narrow tensors for a while.
+    """Put copies in `dtype` in place of a module tree's narrow tensors for a while.
 
     Parameters' gradients flow through the cast. What the forward did to a buffer (running statistics), or to a tensor
     that is a plain attribute (a cache), is brought back to the narrow original. Plain attributes also are the weights
@@ -133,7 +133,7 @@ class Swap:
         self._lists: list[tuple[nn.Module, list[Any]]] = []
 
     def apply(self) -> None:
-        """Put the copies in."""
+        """Put the copies in place of the originals."""
         for owner in self.root.modules():
             self._table(vars(owner), keeps_writes=True)
             self._table(owner._parameters, keeps_writes=False)
@@ -176,7 +176,7 @@ class Swap:
 # asks. While a graph with an island in it is compiled, the setting is therefore "off", and afterwards what it was.
 @torch.compiler.assume_constant_result
 def trace_backward_without_autocast() -> bool:
-    """Call while torch.compile traces an island: runs as plain Python, once per tracing, and leaves nothing behind."""
+    """Set the autocast of backward while torch.compile traces an island: once per tracing, in plain Python."""
     with contextlib.suppress(AttributeError, ImportError):  # a torch without this setting
         from torch._dynamo.callback import callback_handler
         from torch._functorch import config

@@ -64,13 +64,13 @@ class Examined:
 
 
 class Again:
-    """Does micro-batches of the step under way again. The parameters must still be those the step started from."""
+    """Do micro-batches of the step under way again. Parameters must still be those that the step started from."""
 
     def __init__(self, replayer: Replayer, names: NameMap) -> None:
         self._replayer, self._names = replayer, names
 
     def bits(self, microbatch: Microbatch, replayer: Replayer | None = None) -> Bits:
-        """Losses and gradients of a replay.
+        """Return losses and gradients of a replay.
 
         Raises:
             ReplayImpossible: with the reason.
@@ -80,7 +80,7 @@ class Again:
         return computed(list(done.values), [(n, g) for (n, _), g in zip(named, done.grads, strict=True)])
 
     def ops(self, microbatch: Microbatch, replayer: Replayer | None = None, *, log: bool = False) -> OpCheck:
-        """Each op of a replay against float64; with the bits of each, if a log is wanted.
+        """Check each op of a replay against float64; keep the bits of each, if a log is wanted.
 
         Raises:
             ReplayImpossible: with the reason.
@@ -92,7 +92,7 @@ class Again:
         return check
 
     def examine(self, microbatch: Microbatch, run: Bits | None, *, check_ops: bool, log: bool = False) -> Examined:
-        """Do it once; several times unless the first agrees with the run; ops when asked or when it does not agree.
+        """Replay once, several times unless the first agrees with the run; check ops if asked, or if it does not agree.
 
         Raises:
             ReplayImpossible: with the reason.
@@ -134,7 +134,7 @@ class Again:
         return find_read(is_finite, context) if is_finite() else None
 
     def measure(self, found: Examined, microbatch: Microbatch, replayer: Replayer | None = None) -> None:
-        """Do it `LEAST` times: by how much do replays differ? What comes closest to the run is the first of them."""
+        """Replay `LEAST` times, to know by how much replays differ; put the one closest to the run first."""
         while 1 + len(found.others) < LEAST:
             found.others.append(self.bits(microbatch, replayer))
         if found.run is not None:
@@ -143,7 +143,7 @@ class Again:
             found.again, found.others = every[0], every[1:]
 
     def insist(self, found: Examined, microbatch: Microbatch) -> None:
-        """Where the run differs from replays that are all of one mind: again, until one is not, or often enough."""
+        """Replay on where the run differs from replays that all agree, until one does not, or often enough."""
         started = time.perf_counter()
         while (
             found.from_run.names
@@ -159,7 +159,7 @@ class Again:
 
 
 def computed(values: list[torch.Tensor], grads: list[tuple[str, torch.Tensor | None]]) -> Bits:
-    """Bits of losses and gradients; the losses are named `loss`, `loss[1]`, ..."""
+    """Return the bits of losses and gradients; the losses are named `loss`, `loss[1]`, ..."""
     losses = [(f"loss[{i}]" if i else "loss", v) for i, v in enumerate(values)]
     return bits_of([*losses, *((name, g) for name, g in grads if g is not None)])
 
@@ -167,7 +167,7 @@ def computed(values: list[torch.Tensor], grads: list[tuple[str, torch.Tensor | N
 def own_state(
     modules: Sequence[tuple[str, torch.nn.Module]], parameters: Sequence[tuple[str, torch.Tensor]]
 ) -> dict[str, object]:
-    """Numbers, texts and sizes of containers that modules, their hooks and their forwards keep, by where they are."""
+    """Return numbers, texts and sizes of containers that modules, hooks and forwards keep, by where they are."""
     found: dict[str, object] = {}
     for name, module in modules:
         _look(f"{name or type(module).__name__}", module.__dict__, found)
@@ -182,7 +182,7 @@ def own_state(
 
 
 def changed(before: dict[str, object], after: dict[str, object]) -> tuple[str, ...]:
-    """Where something is not as it was."""
+    """Return the places where something is not as it was."""
     return tuple(name for name, value in before.items() if name in after and after[name] != value)
 
 

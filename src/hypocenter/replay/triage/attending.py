@@ -15,7 +15,7 @@ from hypocenter.replay.triage.expected import Call, Expected, finished, of_rows
 
 
 def attention(call: Call) -> list[Expected | None]:
-    """Σ softmax(q·k) · v: errors of the scores enter through the exponential."""
+    """Expect Σ softmax(q·k) · v: errors of the scores enter through the exponential."""
     whole, out = Attention.of(call.func, call.args, call.kwargs), call.outputs[0]
     if whole is None or whole.is_random or out.shape != (*whole.q.shape[:3], whole.v.shape[3]):
         raise NotImplementedError("attention with dropout draws random numbers, or arguments are not known")
@@ -45,7 +45,7 @@ def attention(call: Call) -> list[Expected | None]:
 
 
 def attention_backward(call: Call) -> list[Expected | None]:
-    """Gradients of queries, keys and values: errors of the shares and of their gradients, carried through a product."""
+    """Expect gradients of queries, keys and values: errors of the weights and their gradients go through a product."""
     whole = AttentionBackward.of(call.func, call.args, call.kwargs)
     if whole is None or whole.forward.is_random:
         raise NotImplementedError("attention with dropout draws random numbers, or arguments are not known")
@@ -68,7 +68,7 @@ def attention_backward(call: Call) -> list[Expected | None]:
 
 
 def _of_tile(call: Call, tile: Tile, result: int, scale: float) -> torch.Tensor:
-    """Value, error, mass and inner mass that a tile adds to the rows of a result."""
+    """Return value, error, mass and inner mass that a tile adds to the rows of a result."""
     head, shares, hidden = tile.head, tile.shares, torch.isneginf(tile.head.scores)
     narrow = max(call.u_out(), call.u)  # shares and their gradients may be stored in the 16-bit format
     vanished = 2.0**-24 if torch.float16 in call.dtypes else 1e-30

@@ -19,7 +19,7 @@ _MIX = 0x9E37_79B9_7F4A_7C15  # 2**64 / golden ratio: Knuth, The Art of Computer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Print:
-    """One tensor: digest of its bits, None when only the norm is known, and L2 norm in float32."""
+    """What identifies a tensor: a digest of its bits, None when only the norm is known, and the L2 norm in float32."""
 
     digest: int | None
     norm: float
@@ -41,7 +41,7 @@ class Bits:
 
 
 def bits_of(named: Sequence[tuple[str, torch.Tensor]]) -> Bits:
-    """Digest and norm of each tensor that has values here. Two transfers."""
+    """Return digest and norm of each tensor that has values here. It takes two transfers."""
     held = [(name, values) for name, tensor in named if (values := local(tensor)) is not None]
     with torch.no_grad():
         found, sizes = numbers(digests([t for _, t in held])), floats(norms([t for _, t in held]))
@@ -63,12 +63,12 @@ class Difference:
 
     @property
     def n_equal(self) -> int:
-        """Equal in every bit."""
+        """How many are equal in every bit."""
         return len(self.relative) - len(self.names)
 
     @property
     def largest(self) -> float:
-        """Largest relative difference of norms."""
+        """The largest relative difference of norms."""
         return max(self.relative, default=0.0)
 
 
@@ -77,7 +77,7 @@ SMALLEST = 2.0**-60
 
 
 def difference(a: Bits, b: Bits) -> Difference:
-    """What differs between two computations of the same."""
+    """Return what differs between two computations of the same."""
     relative: list[float] = []
     names: list[str] = []
     for name, one in a.prints.items():

@@ -13,46 +13,46 @@ ULPS = 16  # of a result: vector libraries promise one to four
 
 
 def moved(call: Call) -> list[Expected | None]:
-    """Values that are copied, selected, rounded to another format, or compared."""
+    """Expect values that are copied, selected, rounded to another format, or compared: no error."""
     if call.kwargs.get("reduce") is not None:
         raise NotImplementedError("scatter that adds or multiplies")
     return _each(call, lambda value: torch.zeros((), dtype=torch.float64, device="cpu"))
 
 
 def multiplied(call: Call) -> list[Expected | None]:
-    """Results with a small relative error: products, quotients, roots, exponentials."""
+    """Expect results with a small relative error: products, quotients, roots, exponentials."""
     if call.kwargs.get("rounding_mode") is not None:
         raise NotImplementedError("a quotient next to an integer may be rounded either way")
     return _each(call, lambda value: ULPS * call.u * value.abs())
 
 
 def bounded(call: Call) -> list[Expected | None]:
-    """Functions whose error is small against 1: sigmoid, tanh, sine, logarithm."""
+    """Expect functions whose error is small against 1: sigmoid, tanh, sine, logarithm."""
     return _each(call, lambda value: ULPS * call.u * (1.0 + value.abs()))
 
 
 def exponential_unit(call: Call) -> list[Expected | None]:
-    """elu: small against its factor, for torch before 2.8 or so computes exp(x) - 1 as it stands."""
+    """Expect elu, with an error small against its factor: torch before 2.8 or so computes exp(x) - 1 as it stands."""
     numbers = [abs(v) for v in (*call.args[1:3], *call.kwargs.values()) if isinstance(v, (int, float))]
     factor = math.prod(max(1.0, number) for number in numbers)
     return _each(call, lambda value: ULPS * call.u * (factor + value.abs()))
 
 
 def gated(call: Call) -> list[Expected | None]:
-    """gelu, silu and the like: small against their argument."""
+    """Expect gelu, silu and the like, with an error small against their argument."""
     x = call.tensor(0).abs()
     return _each(call, lambda value: ULPS * (call.u + call.u_out()) * (x + value.abs()), inner=8 * x)
 
 
 def gated_backward(call: Call) -> list[Expected | None]:
-    """Their gradients: small against the incoming gradient times (1 + |x|)."""
+    """Expect gradients of gated functions, with an error small against the incoming gradient times (1 + |x|)."""
     grad, x = call.tensor(0).abs(), call.tensor(1).abs()
     size = grad * (1.0 + x)
     return _each(call, lambda value: ULPS * call.u * size + call.u_out() * size, inner=(1.0 + grad) * (1.0 + x * x))
 
 
 def added(call: Call) -> list[Expected | None]:
-    """Sums of two or three: errors against the magnitudes, since the sum may cancel."""
+    """Expect sums of two or three, with errors against the magnitudes, since the sum may cancel."""
     sizes = [_size(v) for v in (*call.args, *call.kwargs.values())]
     others = torch.ones((), dtype=torch.float64, device="cpu")
     name = call.func.__name__.partition(".")[0].rstrip("_")

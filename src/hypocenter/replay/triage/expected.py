@@ -30,7 +30,7 @@ U_TF32 = 2.0**-11  # inputs cut to 10 bits of fraction (NVIDIA A100 white paper,
 
 
 class TooMuch(Exception):
-    """An op takes more time or memory than is left."""
+    """Raised where an op takes more time or memory than is left."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class Call:
         return tuple(out) if isinstance(out, (tuple, list)) else (out,)
 
     def tensor(self, position: int) -> torch.Tensor:
-        """An argument that must be a tensor."""
+        """Return an argument that must be a tensor."""
         value = self.args[position]
         if not isinstance(value, torch.Tensor):
             raise NotImplementedError(f"argument {position} is no tensor")
@@ -76,11 +76,11 @@ class Call:
 
     @property
     def u(self) -> float:
-        """Unit roundoff of what adds: float32 for all narrower formats."""
+        """The unit roundoff of what adds: float32 for all narrower formats."""
         return UNITS[torch.float64] if torch.float64 in self.dtypes else UNITS[torch.float32]
 
     def u_out(self, index: int = 0) -> float:
-        """Unit roundoff of a result's format, or of the widest steps among the inputs': some is left in those."""
+        """Return the unit roundoff of a result's format, or the largest of the inputs': some is left in those."""
         return max(UNITS.get(dtype, 0.0) for dtype in (self.out_dtypes[index] or torch.float32, *self.dtypes))
 
     @property
@@ -89,7 +89,7 @@ class Call:
         return torch.float16 in self.dtypes or torch.bfloat16 in self.dtypes
 
     def underflow(self, n: int) -> float:
-        """What n products may lose below the smallest numbers of their format, when factors or results vanish."""
+        """Return what n products may lose below the smallest numbers of their format, as factors or results vanish."""
         tensors = (t for t in (*self.args, *self.kwargs.values()) if isinstance(t, torch.Tensor) and t.numel())
         ends = (torch.stack(torch.aminmax(t)) for t in tensors if t.is_floating_point())
         largest = max((float(end.abs().max()) for end in ends), default=0.0)
@@ -124,7 +124,7 @@ def finished(
     index: int = 0,
     inner: torch.Tensor | None = None,
 ) -> Expected:
-    """An expectation from the error of the arithmetic: with safety, and the rounding of the result.
+    """Make an expectation from the error of the arithmetic: with safety, and the rounding of the result.
 
     Args:
         error: worst case of the arithmetic, without safety.
@@ -141,7 +141,7 @@ def finished(
 
 
 def of_rows(expected: Expected, rows: torch.Tensor, n: int) -> Expected:
-    """An expectation of some of the n rows of a result."""
+    """Restrict an expectation to some of the n rows of a result."""
     return replace(expected, rows=rows, project=lambda out: out.reshape(n, -1)[rows])
 
 

@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 
 def product(call: Call) -> list[Expected | None]:
-    """mm, bmm, addmm, baddbmm: some rows."""
+    """Expect some rows of mm, bmm, addmm or baddbmm."""
 
     def error(rows: Rows, mass: torch.Tensor, result: int) -> torch.Tensor:
         inner = rows.b.shape[1] if isinstance(rows, Products) else 1
@@ -27,13 +27,13 @@ def product(call: Call) -> list[Expected | None]:
 
 
 def convolution(call: Call) -> list[Expected | None]:
-    """Some samples."""
+    """Expect some samples of a convolution."""
     weight = call.tensor(1)
     return _of_convolution(call, math.prod(weight.shape[1:]) if not call.args[6] else weight.numel())
 
 
 def convolution_backward(call: Call) -> list[Expected | None]:
-    """Some samples of what came in, some channels of weight and bias."""
+    """Expect some samples of the input's gradient, some channels of those of weight and bias."""
     grad, weight = call.tensor(0), call.tensor(2)
     return _of_convolution(call, max(weight.numel(), grad.numel() // max(1, grad.shape[1])))
 
@@ -43,7 +43,7 @@ def _of_convolution(call: Call, n: int) -> list[Expected | None]:
 
 
 def _judged(call: Call, error: Callable[[Rows, torch.Tensor, int], torch.Tensor]) -> list[Expected | None]:
-    """Of each result the rows with elements that are not finite first, then as many others as there is time for.
+    """Expect of each result the rows with elements that are not finite, then as many others as there is time for.
 
     Raises:
         TooMuch: even one of them takes too long, or more memory than there is.

@@ -36,7 +36,7 @@ _PLAIN = (int, float, str, bool, type(None), torch.dtype, torch.device)
 
 
 def alike() -> str:
-    """What must be the same for two devices to compute the same bits."""
+    """Describe what must be the same for two devices to compute the same bits."""
     device = accelerator_type()
     name = getattr(getattr(torch, device or "cpu"), "get_device_name", lambda: "")()  # MPS and CPUs have none
     chosen_by_time = f"{socket.gethostname()}/{os.getpid()}" if torch.backends.cudnn.benchmark else ""
@@ -48,7 +48,7 @@ def alike() -> str:
 
 
 def parcel(tape: Tape, microbatch: Microbatch) -> Parcel:
-    """What a neighbour needs to do this micro-batch."""
+    """Pack what a neighbour needs to do this micro-batch."""
     machine = alike()
     if microbatch.why_not:
         return Parcel(alike=machine, why_not=microbatch.why_not)
@@ -72,7 +72,7 @@ def borrowed(
     paused: Callable[[], contextlib.AbstractContextManager[None]],
     deadline: Deadline | None = None,
 ) -> tuple[Replayer, Microbatch]:
-    """A replayer that does the neighbour's micro-batch in place of our own.
+    """Return a replayer that does the neighbour's micro-batch in place of our own, and that micro-batch.
 
     Raises:
         ReplayImpossible: our own step is not made of the same calls, or one side cannot be replayed.
@@ -98,16 +98,16 @@ class _Lent:
         self.microbatches, self.events = own.microbatches, list(events)
 
     def slice(self, microbatch: Microbatch) -> list[tuple[int, Event]]:
-        """All there is."""
+        """Return all events with their positions."""
         return list(enumerate(self.events))
 
     def mutated(self, events: Any) -> str:
-        """Nobody else has these tensors."""
+        """Return "": nobody else has these tensors, so none was changed."""
         return ""
 
 
 def _numbered(events: Sequence[tuple[int, Event]]) -> list[tuple[Event, dict[int, int]]]:
-    """Each event with the numbers of slots so far, counted from 0 in this micro-batch."""
+    """Return each event with the numbers of slots so far, counted from 0 in this micro-batch."""
     numbers: dict[int, int] = {}
     found: list[tuple[Event, dict[int, int]]] = []
     for _, event in events:
@@ -118,7 +118,7 @@ def _numbered(events: Sequence[tuple[int, Event]]) -> list[tuple[Event, dict[int
 
 
 def _looks(event: Event, numbers: dict[int, int]) -> str:
-    """A call as text: equal texts are the same call on other values."""
+    """Return a call as text: equal texts are the same call on other values."""
     function = event.function
     name = (
         type(function).__qualname__ if event.module is not None else getattr(function, "__name__", repr(type(function)))
@@ -134,7 +134,7 @@ def _looks(event: Event, numbers: dict[int, int]) -> str:
 
 
 def _plain(value: Any, path: str = "", depth: int = 0) -> list[tuple[str, Any]]:
-    """Numbers and texts among arguments."""
+    """Return the numbers and texts among arguments, with their paths."""
     if isinstance(value, _PLAIN):
         return [(path, value)]
     if depth > 4:
@@ -144,7 +144,7 @@ def _plain(value: Any, path: str = "", depth: int = 0) -> list[tuple[str, Any]]:
 
 
 def _outside(event: Event) -> list[torch.Tensor]:
-    """The tensors among the arguments that are neither parameters nor made by earlier calls, in order, once each."""
+    """Return the tensors among the arguments that are neither parameters nor made by earlier calls, once each."""
     found: dict[int, torch.Tensor] = {}
     for _, tensor in tensors((event.args, event.kwargs)):
         if PLACEHOLDERS.number(tensor) is None and not isinstance(tensor, torch.nn.Parameter):
@@ -162,7 +162,7 @@ def _packed_call(event: Event, numbers: dict[int, int]) -> PackedCall:
 
 
 def _with(event: Event, call: PackedCall) -> Event:
-    """Our call on their values."""
+    """Return our call with their values."""
     own = _outside(event)
     if len(own) != len(call.tensors) or len(event.buffers) != len(call.buffers):
         raise ReplayImpossible("the neighbour's step has other inputs")

@@ -17,7 +17,7 @@ _ROWS = {"mm": (0, 1), "bmm": (0, 1), "addmm": (1, 2), "baddbmm": (1, 2)}
 
 
 def line_of(func: Any, args: Any, kwargs: Any, out: Any) -> OpLine | None:
-    """One line; None for an op without a tensor coming out."""
+    """Return the line for an op; None for one that gives no tensor."""
     if func.__name__.partition(".")[0] in UNDEFINED:
         return None
     came_in, came_out = _digest((args, kwargs)), _digest(out)
@@ -27,7 +27,7 @@ def line_of(func: Any, args: Any, kwargs: Any, out: Any) -> OpLine | None:
 
 
 def parting(own: Sequence[OpLine], theirs: Sequence[OpLine]) -> int | None:
-    """Number of the first op that both gave the same bits and that gave them other bits; None: there is none."""
+    """Return the number of the first op that got the same bits on both sides and gave others; None if there is none."""
     for number, (a, b) in enumerate(zip(own, theirs, strict=False)):
         if a.op != b.op:
             return None  # they do not do the same
@@ -37,7 +37,7 @@ def parting(own: Sequence[OpLine], theirs: Sequence[OpLine]) -> int | None:
 
 
 def n_moved_from(lines: Sequence[OpLine]) -> int:
-    """Elements over all ops that changed when their row was moved."""
+    """Count the elements over all ops that changed when their row was moved."""
     return sum(line.n_moved for line in lines)
 
 
@@ -52,7 +52,7 @@ def _digest(value: Any) -> int | None:
 
 
 def _n_moved(func: Any, args: Any, kwargs: Any, out: Any) -> int:
-    """Do a product again with its rows moved by one: how many elements do not come to the same bits?
+    """Do a product again with its rows moved by one; count the elements that do not come to the same bits.
 
     A fault that sits at one place of a device hits another row then. A healthy device may have some too, where the last
     rows are done by other code: only the comparison with a neighbour that has none tells anything.

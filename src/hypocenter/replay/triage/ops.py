@@ -101,7 +101,7 @@ class OpReport:
 
 
 class OpCheck(Mode):
-    """Judges each op of what runs inside.
+    """Judge each op of what runs inside against float64.
 
     Args:
         context: knows modules and lines.
@@ -119,11 +119,11 @@ class OpCheck(Mode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Compiled regions are run eagerly in a replay; nothing of ours may reach their tracing."""
+        """Return True: compiled regions are run eagerly in a replay, and nothing of ours may reach their tracing."""
         return True
 
     def restart(self) -> None:
-        """The replay starts over."""
+        """Forget what was found: the replay starts over."""
         self.report, self._order = OpReport(), 0
         self.places.clear()
 
@@ -220,7 +220,7 @@ def judge(func: Any, args: Any, kwargs: Any, outputs: Sequence[Any], seconds: fl
 
 
 def _is_too_much(expect: Any, func: Any, args: Any, kwargs: Any, outputs: Sequence[Any], allowed: Allowance) -> bool:
-    """Of products only the sums of rows are compared where multiplying all would take too long."""
+    """Return whether an op is too large to be judged as a whole. Of large products only sums of rows are compared."""
     tensors = [t for t in (*_flat((args, kwargs)), *outputs) if isinstance(t, torch.Tensor)]
     if any(t.numel() * 8 > LARGEST for t in tensors if t.is_floating_point()):
         return True
@@ -271,7 +271,7 @@ def _flat(value: Any) -> list[torch.Tensor]:
 
 
 def _wide(value: Any) -> Any:
-    """Floating tensors as float64 on the CPU, all others on the CPU; formats asked for become float64."""
+    """Bring floating tensors to float64 on the CPU, all others to the CPU; formats asked for become float64."""
 
     def widen(tensor: torch.Tensor) -> torch.Tensor:
         tensor = tensor.detach().to("cpu")

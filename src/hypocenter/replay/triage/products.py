@@ -12,18 +12,18 @@ from hypocenter.replay.triage.expected import SAFETY, Call, Expected, finished
 
 
 def matmul(call: Call) -> list[Expected | None]:
-    """mm, bmm, mv, dot, matmul."""
+    """Expect the product of mm, bmm, mv, dot or matmul."""
     return [_product(call, call.tensor(0), call.tensor(1))]
 
 
 def addmm(call: Call) -> list[Expected | None]:
-    """beta * self + alpha * (a @ b): addmm, baddbmm, addmv."""
+    """Expect beta * self + alpha * (a @ b): addmm, baddbmm, addmv."""
     beta, alpha = float(call.kwargs.get("beta", 1)), float(call.kwargs.get("alpha", 1))
     return [_product(call, call.tensor(1), call.tensor(2), beta=beta, alpha=alpha, added=call.tensor(0))]
 
 
 def linear(call: Call) -> list[Expected | None]:
-    """x @ w.T + b, where it is an operator of its own (oneDNN, MPS)."""
+    """Expect x @ w.T + b, where it is an operator of its own (oneDNN, MPS)."""
     added = call.args[2] if len(call.args) > 2 and isinstance(call.args[2], torch.Tensor) else None
     return [_product(call, call.tensor(0), call.tensor(1).mT, added=added)]
 
@@ -48,7 +48,7 @@ def _product(
 def _row_sums(
     call: Call, a: torch.Tensor, b: torch.Tensor, beta: float, alpha: float, added: torch.Tensor | None
 ) -> Expected:
-    """Sums of rows with random signs (Freivalds, 1977): any one wrong element shows, in n² work instead of n³."""
+    """Expect sums of rows with random signs (Freivalds, 1977): any wrong element shows, in n² work instead of n³."""
     signs = _signs(b.shape[-1])
     value = alpha * _matmul(a, _matmul(b, signs))
     mass = abs(alpha) * _matmul(a.abs(), b.abs().sum(-1))
@@ -79,7 +79,7 @@ def _matmul(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def convolution(call: Call) -> list[Expected | None]:
-    """Sums of products over the kernel; algorithms by transformation (Winograd, FFT) get eight times the bound."""
+    """Expect sums of products over the kernel; algorithms that transform (Winograd, FFT) get eight times the bound."""
     weight = call.tensor(1)
     n = math.prod(weight.shape[1:]) if not call.args[6] else weight.numel()  # transposed: the other dimension
     mass = call(magnitudes=True)[0]
@@ -87,7 +87,7 @@ def convolution(call: Call) -> list[Expected | None]:
 
 
 def convolution_backward(call: Call) -> list[Expected | None]:
-    """Gradients of input, weight and bias: sums of products over what each does not have."""
+    """Expect gradients of input, weight and bias: sums of products over what each does not have."""
     grad = call.tensor(0)
     n = max(call.tensor(2).numel(), grad.numel() // max(1, grad.shape[1]))
     found: list[Expected | None] = []
@@ -99,6 +99,6 @@ def convolution_backward(call: Call) -> list[Expected | None]:
 
 
 def convolved(call: Call, n: int) -> float:
-    """The error of n products that a convolution adds up, relative to their magnitudes."""
+    """Return the error of n products that a convolution adds up, relative to their magnitudes."""
     u = call.u_out() if call.is_half else call.u  # some CPUs add up samples in the 16-bit format
     return (n + 8) * u * (1 if call.device == "cpu" else 8) + 2 * call.u_product

@@ -22,7 +22,7 @@ from hypocenter.tap.tape import Microbatch, Tape
 
 
 class Asking(Protocol):
-    """What is needed of a council of the ranks (hypocenter.session.agreement)."""
+    """What a ring needs of a council of the ranks (hypocenter.session.agreement)."""
 
     def meets_at(self, step: int) -> bool: ...
     def gather(self, value: int, timeout_s: float | None = None) -> list[int] | None: ...
@@ -30,7 +30,7 @@ class Asking(Protocol):
 
 
 class Notes(Protocol):
-    """Where it is written down (hypocenter.session.observers.sdc.Rows)."""
+    """Where results are written down (hypocenter.session.observers.sdc.Rows)."""
 
     def add(self, port: str, summary: Any = None, *, names: Sequence[str] = ()) -> None: ...
     def difference(self, port: str, found: Any, digest: int, *, by: str = "") -> None: ...
@@ -41,7 +41,7 @@ class Notes(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trade:
-    """A micro-batch sent to the right, another one got from the left."""
+    """A micro-batch that was sent to the right, and the one that came from the left."""
 
     microbatch: Microbatch
     left: int  # global rank whose micro-batch we do
@@ -50,7 +50,7 @@ class Trade:
 
 
 class Ring:
-    """Sends micro-batches round. Every rank of the job has to call `send` and `compare` at the same step."""
+    """Send micro-batches round. Every rank of the job has to call `send` and `compare` at the same step."""
 
     def __init__(
         self, tape: Tape, replayer: Replayer, names: NameMap, again: Again, council: Asking, timeout_s: float
@@ -59,7 +59,7 @@ class Ring:
         self._council, self._timeout_s = council, timeout_s
 
     def send(self, step: int, microbatch: Microbatch, *, takes_part: bool = True) -> Trade | None:
-        """Our micro-batch to the right, the left one's to us; None when there is nobody to trade with.
+        """Send our micro-batch to the right, get the left one's; return None when there is nobody to trade with.
 
         Args:
             step: the one under way, the same on all ranks.
@@ -80,7 +80,7 @@ class Ring:
         return Trade(microbatch=microbatch, left=left, right=right, theirs=theirs or Parcel(why_not="it was damaged"))
 
     def compare(self, trade: Trade, own: Examined | None, notes: Notes) -> None:
-        """Do the left one's micro-batch, tell it; write down what the right one made of ours."""
+        """Do the left one's micro-batch, and tell it; write down what the right one made of ours."""
         sent = wire_format.to_tensor(self._answer(trade))
         wait_s = self._timeout_s + LEAST * (own.seconds if own is not None else 0.0)  # it does the same work
         got = self._council.exchange(sent, to=trade.left, frm=trade.right, timeout_s=wait_s)
@@ -128,7 +128,8 @@ class Ring:
         )
 
     def _ring(self, takes_part: bool) -> list[int] | None:
-        """Ranks with the same bits in all parameters and names, in rising order; None for none but this one."""
+        """Return the ranks with the same bits in all parameters and names, in rising order; None if there is no
+        other."""
         told = self._council.gather(self._parameters() if takes_part else ABSENT)
         if told is None or not takes_part:
             return None

@@ -10,7 +10,7 @@ from hypocenter.replay.triage.expected import Call, Expected, finished
 
 
 def total(call: Call) -> list[Expected | None]:
-    """sum, mean, nansum, cumsum, pooling, embedding's gradient: n additions of magnitudes."""
+    """Expect sum, mean, nansum, cumsum, pooling or embedding's gradient: n additions of magnitudes."""
     value, mass = call()[0], call(magnitudes=True)[0]
     n = max(a.numel() for a in call.args if isinstance(a, torch.Tensor))
     name = call.func.__name__.partition(".")[0]
@@ -22,7 +22,7 @@ def total(call: Call) -> list[Expected | None]:
 
 
 def norm(call: Call) -> list[Expected | None]:
-    """Vector norms: all terms of one sign; the squares of small numbers vanish."""
+    """Expect vector norms: all terms have one sign; the squares of small numbers vanish."""
     order = call.args[1] if len(call.args) > 1 else call.kwargs.get("ord", 2)
     if order not in (1, 2, math.inf):
         raise NotImplementedError("powers other than squares")
@@ -32,7 +32,7 @@ def norm(call: Call) -> list[Expected | None]:
 
 
 def losses(call: Call) -> list[Expected | None]:
-    """mse_loss, l1_loss, smooth_l1_loss, huber_loss: of differences, which may cancel."""
+    """Expect mse_loss, l1_loss, smooth_l1_loss or huber_loss: sums of differences, which may cancel."""
     a, b = call.tensor(0), call.tensor(1)
     value = call()[0]
     size = a.abs() + b.abs()
@@ -44,7 +44,7 @@ def losses(call: Call) -> list[Expected | None]:
 
 
 def loss_backward(call: Call) -> list[Expected | None]:
-    """mse_loss_backward, l1, smooth_l1: the outer gradient times a difference."""
+    """Expect mse_loss_backward, l1 or smooth_l1: the outer gradient times a difference."""
     grad, a, b = call.tensor(0), call.tensor(1), call.tensor(2)
     value = call()[0]
     share = 2.0 / max(1, a.numel()) if _is_mean(call) else 2.0
@@ -59,7 +59,7 @@ def _is_mean(call: Call) -> bool:
 
 
 def nll(call: Call) -> list[Expected | None]:
-    """nll_loss_forward: a mean of picked values."""
+    """Expect nll_loss_forward: a mean of picked values."""
     value, mass = call(), call(magnitudes=True)
     n = call.tensor(0).shape[0] if call.tensor(0).dim() else 1
     n = max(n, call.tensor(1).numel())
@@ -72,13 +72,13 @@ def nll(call: Call) -> list[Expected | None]:
 
 
 def softmax(call: Call) -> list[Expected | None]:
-    """Each share is off by the sum's rounding and by that of its exponent, which matters while it is not tiny."""
+    """Expect softmax: each share is off by the rounding of the sum, and of its exponent unless it is tiny."""
     value, n = call()[0], _length(call.tensor(0), call.args[1])
     return [finished(call, value, (2 * n + 256) * call.u * value + 1e-30, value)]
 
 
 def log_softmax(call: Call) -> list[Expected | None]:
-    """x - max - log Σ exp: absolute errors of each."""
+    """Expect x - max - log Σ exp, with absolute errors of each term."""
     x, dim = call.tensor(0), call.args[1]
     value, n = call()[0], _length(x, dim)
     size = x.abs() + x.amax(dim, keepdim=True).abs() + 1.0
@@ -86,7 +86,7 @@ def log_softmax(call: Call) -> list[Expected | None]:
 
 
 def softmax_backward(call: Call) -> list[Expected | None]:
-    """y · (g - Σ g·y)."""
+    """Expect y · (g - Σ g·y), the gradient of softmax."""
     grad, out, dim = call.tensor(0), call.tensor(1), call.args[2]
     value = call()[0]
     terms = grad.abs() + (grad * out).abs().sum(dim, keepdim=True)
@@ -96,7 +96,7 @@ def softmax_backward(call: Call) -> list[Expected | None]:
 
 
 def log_softmax_backward(call: Call) -> list[Expected | None]:
-    """g - exp(y) · Σ g."""
+    """Expect g - exp(y) · Σ g, the gradient of log_softmax."""
     grad, out, dim = call.tensor(0), call.tensor(1), call.args[2]
     value = call()[0]
     terms = grad.abs().sum(dim, keepdim=True).expand_as(grad)
@@ -107,7 +107,7 @@ def log_softmax_backward(call: Call) -> list[Expected | None]:
 
 
 def layer_norm(call: Call) -> list[Expected | None]:
-    """(x - mean) / std · w + b; mean and 1/std are outputs too, not checked of themselves."""
+    """Expect (x - mean) / std · w + b; mean and 1/std are outputs too, and are not checked."""
     x, shape, weight, bias = call.tensor(0), call.args[1], call.args[2], call.args[3]
     eps = float(call.args[4])
     value, mean, rstd = call()[:3]
@@ -129,7 +129,7 @@ def layer_norm(call: Call) -> list[Expected | None]:
 
 
 def layer_norm_backward(call: Call) -> list[Expected | None]:
-    """rstd · (g·w - mean(g·w) - x̂ · mean(g·w·x̂)); Σ g·x̂; Σ g."""
+    """Expect rstd · (g·w - mean(g·w) - x̂ · mean(g·w·x̂)), Σ g·x̂, and Σ g: the gradients of layer_norm."""
     grad, x, shape = call.tensor(0), call.tensor(1), call.args[2]
     wide = x.dim() - len(shape)
     dims = tuple(range(wide, x.dim()))

@@ -65,7 +65,7 @@ class OpLine(msgspec.Struct, array_like=True):
 
 
 class Answer(msgspec.Struct, array_like=True):
-    """What a neighbour's device made of it."""
+    """What a neighbour's device made of a micro-batch."""
 
     prints: dict[str, tuple[int, float]] = {}
     ops: tuple[OpLine, ...] = ()
@@ -77,12 +77,12 @@ class Answer(msgspec.Struct, array_like=True):
 
 
 def to_tensor(value: Parcel | Answer) -> torch.Tensor:
-    """As bytes in a tensor."""
+    """Return the value as bytes in a tensor."""
     return torch.frombuffer(bytearray(msgspec.msgpack.encode(value)), dtype=torch.uint8)
 
 
 def from_tensor(tensor: torch.Tensor | None, kind: type[Any]) -> Any:
-    """A Parcel or Answer back from bytes; None for none, or for bytes that are not one."""
+    """Return a Parcel or Answer from bytes; None for none, or for bytes that are not one."""
     if tensor is None:
         return None
     try:
@@ -92,7 +92,7 @@ def from_tensor(tensor: torch.Tensor | None, kind: type[Any]) -> Any:
 
 
 def pack(tensor: torch.Tensor) -> PackedTensor:
-    """Raises NotImplementedError for what is not dense, or of an unknown format."""
+    """Pack a tensor. Raises NotImplementedError for what is not dense, or of an unknown format."""
     name = str(tensor.dtype).removeprefix("torch.")
     if tensor.layout != torch.strided or name not in DTYPES:
         raise NotImplementedError(f"a {name} tensor ({tensor.layout}) cannot be sent to a neighbour")
@@ -102,7 +102,7 @@ def pack(tensor: torch.Tensor) -> PackedTensor:
 
 
 def unpack(packed: PackedTensor, device: torch.device) -> torch.Tensor:
-    """The tensor on a device."""
+    """Return the tensor on a device."""
     dtype = DTYPES[packed.dtype]
     flat = (
         torch.frombuffer(bytearray(packed.data), dtype=torch.uint8)
@@ -114,7 +114,7 @@ def unpack(packed: PackedTensor, device: torch.device) -> torch.Tensor:
 
 
 def pack_rng(state: RngState | None) -> PackedRng | None:
-    """Random states as plain numbers."""
+    """Pack random states as plain numbers; None if there are none."""
     if state is None:
         return None
     if state.own:
@@ -141,7 +141,7 @@ def _state(data: bytes) -> torch.Tensor:
 
 
 def unpack_rng(packed: PackedRng | None, own: RngState | None) -> RngState | None:
-    """Random states that `restore_rng` takes.
+    """Return random states that `restore_rng` takes; None if there are none.
 
     Args:
         own: of this rank at the same place: device and trackers are those of this process.

@@ -17,7 +17,7 @@ _CLASS = "FullyShardedDataParallel"
 
 
 def is_wrapper(module: torch.nn.Module) -> bool:
-    """Whether this is one of FSDP1."""
+    """Return whether this is a wrapper of FSDP1."""
     return any(
         kind.__name__ == _CLASS and kind.__module__.startswith("torch.distributed.fsdp.")
         for kind in type(module).__mro__
@@ -25,12 +25,12 @@ def is_wrapper(module: torch.nn.Module) -> bool:
 
 
 def is_sharded(root: torch.nn.Module) -> bool:
-    """Whether any module in it is wrapped."""
+    """Return whether any module in it is wrapped by FSDP1."""
     return any(is_wrapper(module) for module in root.modules())
 
 
 def why_not(root: torch.nn.Module) -> str:
-    """Why full tensors cannot stand for its parameters, or ''."""
+    """Return why full tensors cannot stand for its parameters; "" if they can."""
     for handle in _handles(root.modules()):
         flat = handle.flat_param
         if not hasattr(flat, "_local_shard"):
@@ -41,12 +41,12 @@ def why_not(root: torch.nn.Module) -> str:
 
 
 def parts_of(modules: Iterable[torch.nn.Module]) -> list[Part]:
-    """One for each flat parameter, in the order of the modules, which is the same on all ranks."""
+    """Return a part for each flat parameter, in the order of the modules, which is the same on all ranks."""
     return [_part_of(handle) for handle in _handles(modules)]
 
 
 def plain_forwards(modules: Iterable[torch.nn.Module]) -> list[tuple[torch.nn.Module, Callable[..., Any]]]:
-    """Every wrapper with a forward that only casts its inputs as FSDP would, and calls what is inside."""
+    """Return every wrapper with a forward that only casts its inputs as FSDP would, and calls what is inside."""
     return [(module, _plain_forward(module)) for module in modules if is_wrapper(module)]
 
 
@@ -86,7 +86,7 @@ def _part_of(handle: Any) -> Part:
 
 
 def _offsets(flat: Any) -> list[int]:
-    """Of each parameter's first element; between them there may be padding for alignment."""
+    """Return the offset of each parameter's first element; between them there may be padding for alignment."""
     offsets: list[int] = []
     at = 0
     for numel, is_padding in zip(flat._numels_with_padding, flat._is_padding_mask, strict=True):
@@ -97,7 +97,7 @@ def _offsets(flat: Any) -> list[int]:
 
 
 def _strides(flat: Any) -> list[Any]:
-    """None for contiguous ones; before torch 2.3 all are."""
+    """Return the strides of parameters; None for contiguous ones, as all are before torch 2.3."""
     contiguous = getattr(flat, "_contiguities", None)
     if contiguous is None:
         return [None] * len(flat._shapes)

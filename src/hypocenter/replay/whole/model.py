@@ -23,12 +23,12 @@ SHARE_OF_FREE_MEMORY = 0.25  # what gathered parameters may take; activations an
 
 
 def is_sharded(root: torch.nn.Module) -> bool:
-    """Whether it can be done again with stand-ins only."""
+    """Return whether its parameters are sharded, so that it can be done again with stand-ins only."""
     return zero3.is_sharded(root) or fsdp1.is_sharded(root)
 
 
 def why_not(root: torch.nn.Module) -> str:
-    """Why it cannot, or ''."""
+    """Return why it cannot be done again with stand-ins; "" if it can."""
     if zero3.is_sharded(root) and fsdp1.is_sharded(root):
         return "its parameters are sharded by ZeRO stage 3 and by FSDP"
     return zero3.why_not(root) or fsdp1.why_not(root)
@@ -57,11 +57,11 @@ class Whole:
         )
 
     def __bool__(self) -> bool:
-        """Whether anything is sharded."""
+        """Return whether anything is sharded."""
         return bool(self._parts)
 
     def agree(self, groups: OwnGroups | None, limit_bytes: int) -> None:
-        """All ranks are ready: gather over these groups, within the least limit of all.
+        """Gather over these groups from now on, within the least limit of all ranks, which are ready.
 
         They connect now: a rank that breaks off later can only tell those that it is connected to.
 
@@ -74,11 +74,11 @@ class Whole:
         self._gathering = Gathering(self._parts, groups, limit_bytes)
 
     def tensor(self, tensor: torch.Tensor) -> torch.Tensor:
-        """What stands for this one, or itself."""
+        """Return what stands for this tensor, or the tensor itself."""
         return self._of.get(id(tensor), tensor)
 
     def made(self, tensor: torch.Tensor) -> bool:
-        """Whether it is a stand-in."""
+        """Return whether a tensor is a stand-in."""
         return id(tensor) in self._made
 
     def parameters(
@@ -86,7 +86,7 @@ class Whole:
         named: Sequence[tuple[str, torch.nn.Parameter]],
         module_name: Callable[[torch.nn.Module], str | None],
     ) -> list[tuple[str, torch.nn.Parameter]]:
-        """Parameters by name, with the stand-ins in place of what they stand for, each under its first name."""
+        """Return parameters by name, with stand-ins in place of what they stand for, each under its first name."""
         if not self._parts:
             return list(named)
         covered = {id(parameter) for part in self._parts for parameter in part.covered}
@@ -99,7 +99,7 @@ class Whole:
 
     @contextlib.contextmanager
     def in_place(self) -> Generator[None, None, None]:
-        """The modules hold the stand-ins, and the hooks of the framework are off; afterwards all is as it was."""
+        """Let modules hold the stand-ins, without the framework's hooks, in this block; afterwards all is as it was."""
         with contextlib.ExitStack() as undo:
             for module in self._modules if self._of_zero3 else ():
                 without_hooks(module, undo, zero3.is_hook)
@@ -109,7 +109,7 @@ class Whole:
             yield
 
     def on_demand(self, letting_go: Callable[[set[int]], None]) -> contextlib.AbstractContextManager[Any]:
-        """To be entered after every other dispatch mode."""
+        """Return a context that gathers parameters as they are read. To be entered after every other dispatch mode."""
         if self._gathering is None or not self._parts:
             return contextlib.nullcontext()
         return OnDemand(self._gathering, letting_go)
@@ -119,7 +119,7 @@ class Whole:
 
 
 def without_hooks(module: torch.nn.Module, undo: contextlib.ExitStack, are_meant: Callable[[Any], bool]) -> None:
-    """Take those hooks off that are meant."""
+    """Take off those hooks that are meant."""
     for table in _HOOK_TABLES:
         hooks: dict[int, Any] = module.__dict__.get(table) or {}
         if any(map(are_meant, hooks.values())):
@@ -142,7 +142,7 @@ def hold(held: Sequence[tuple[torch.nn.Module, str, torch.nn.Parameter]], undo: 
 
 
 def _set(attributes: dict[str, Any], name: str, value: Any, undo: contextlib.ExitStack) -> None:
-    """An attribute past `Module.__setattr__`, which would register it."""
+    """Set an attribute past `Module.__setattr__`, which would register it."""
     if name in attributes:
         undo.callback(attributes.__setitem__, name, attributes[name])
     else:
@@ -153,7 +153,7 @@ def _set(attributes: dict[str, Any], name: str, value: Any, undo: contextlib.Exi
 # Every rank must come to the same gatherings in the same order: before each they tell each other the number of the
 # part, and the replay ends where those differ.
 class Gathering:
-    """Which parts have values now.
+    """Know which parts have values now, and gather or drop them.
 
     Args:
         parts: the same ones in the same order on all ranks.
@@ -202,7 +202,7 @@ class Gathering:
             each.fill(flat)
 
     def _from_all(self, number: int, part: Part, shard: torch.Tensor) -> torch.Tensor:
-        """All pieces behind each other, on the host."""
+        """Return all pieces behind each other, on the host."""
         if self._groups is None:
             raise ReplayImpossible("the parameters are sharded over the ranks: a replay on one rank cannot gather them")
         twin, _ = self._groups.twin(part.group)
@@ -219,14 +219,14 @@ class Gathering:
 
 
 def _all_gathered(twin: Any, mine: torch.Tensor, n_ranks: int) -> torch.Tensor:
-    """Row by row what each rank has."""
+    """Return what each rank has, as a row for each."""
     rows = torch.empty((n_ranks, mine.numel()), dtype=mine.dtype, device="cpu")
     twin.allgather([list(rows)], [mine]).wait()
     return rows
 
 
 class OnDemand(Mode):
-    """Sees to it that what an operation reads is there. To be entered last: what others look at must have values.
+    """Give values to what an operation reads. To be entered last: what others look at must have values.
 
     Args:
         letting_go: told of storages whose values are about to be taken away.
@@ -238,7 +238,7 @@ class OnDemand(Mode):
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
-        """Compiled regions are run eagerly in a replay."""
+        """Return True: compiled regions are run eagerly in a replay."""
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -252,7 +252,7 @@ class OnDemand(Mode):
 
 
 def limit_bytes(parts: Sequence[Part]) -> int:
-    """What gathered parameters may take on this rank: no part may be larger."""
+    """Return how many bytes gathered parameters may take on this rank: no part may be larger."""
     devices = {each.tensor.device for part in parts for each in part.stand_ins} | {torch.device("cpu")}
     return int(SHARE_OF_FREE_MEMORY * min(free_bytes(device) for device in devices))
 

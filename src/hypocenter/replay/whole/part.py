@@ -26,16 +26,16 @@ class StandIn:
 
     @property
     def key(self) -> int:
-        """Of its storage."""
+        """The key of its storage."""
         return self.tensor.untyped_storage()._cdata
 
     @property
     def n_bytes(self) -> int:
-        """When it has values."""
+        """The bytes it takes when it has values."""
         return _span(self.tensor) * self.tensor.element_size()
 
     def fill(self, flat: torch.Tensor) -> None:
-        """Give it its values out of those of its part. Its version stays."""
+        """Give it its values, out of those of its part. Its version stays."""
         storage = self.tensor.untyped_storage()
         storage.resize_(self.n_bytes)
         values = torch.empty(0, dtype=self.tensor.dtype, device=self.tensor.device)
@@ -43,13 +43,13 @@ class StandIn:
         values.copy_(flat.as_strided(values.shape, values.stride(), flat.storage_offset() + self.offset))
 
     def empty(self) -> None:
-        """Take them away."""
+        """Take its values away."""
         self.tensor.untyped_storage().resize_(0)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Part:
-    """One tensor in pieces.
+    """One tensor that is held in pieces.
 
     Attributes:
         shard: this rank's piece, flat, in the format that the model computes in, on any device.
@@ -64,14 +64,14 @@ class Part:
 
     @property
     def n_bytes(self) -> int:
-        """When it is gathered."""
+        """The bytes it takes when it is gathered."""
         return sum(each.n_bytes for each in self.stand_ins)
 
 
 def stand_in(
     shape: Any, dtype: torch.dtype, device: torch.device, *, requires_grad: bool, stride: Any = None
 ) -> torch.nn.Parameter:
-    """A parameter without values."""
+    """Return a parameter without values."""
     empty = (
         torch.empty(shape, dtype=dtype, device=device)
         if stride is None
@@ -82,7 +82,7 @@ def stand_in(
 
 
 def _span(tensor: torch.Tensor) -> int:
-    """Elements from its first to its last."""
+    """Return the number of elements from its first to its last in memory."""
     if not tensor.numel():
         return 0
     return 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))

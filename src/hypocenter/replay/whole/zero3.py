@@ -18,12 +18,12 @@ _HOOKS_OF = "deepspeed"
 
 
 def is_sharded(root: torch.nn.Module) -> bool:
-    """Whether any of its parameters is."""
+    """Return whether any of its parameters is sharded by ZeRO stage 3."""
     return any(hasattr(parameter, "ds_tensor") for parameter in root.parameters())
 
 
 def why_not(root: torch.nn.Module) -> str:
-    """Why full tensors cannot stand for its parameters, or ''."""
+    """Return why full tensors cannot stand for its parameters; "" if they can."""
     quantized: Any = getattr(root, "zero_quantized_weights", None)
     if callable(quantized) and quantized():
         return "its weights are quantized when they are gathered (ZeRO++)"
@@ -41,7 +41,7 @@ def why_not(root: torch.nn.Module) -> str:
 
 
 def parts_of(modules: Iterable[torch.nn.Module]) -> list[Part]:
-    """One for each parameter, in the order of the modules, which is the same on all ranks."""
+    """Return a part for each parameter, in the order of the modules, which is the same on all ranks."""
     known: dict[int, Part] = {}
     for module in modules:
         for key, parameter in module._parameters.items():
@@ -53,7 +53,7 @@ def parts_of(modules: Iterable[torch.nn.Module]) -> list[Part]:
 
 
 def is_hook(hook: Callable[..., Any]) -> bool:
-    """Whether a hook on a module gathers or lets go of parameters, or keeps the engine's books."""
+    """Return whether a hook on a module gathers or lets go of parameters, or keeps the engine's books."""
     return getattr(inspect.unwrap(hook), "__module__", "").partition(".")[0] == _HOOKS_OF
 
 

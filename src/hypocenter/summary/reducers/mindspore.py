@@ -79,7 +79,7 @@ class MindSporeReducer:
             self._deferred.add(ticket, tensor, sketch_of(tensor, place) if self._sketch and sketch else None)
 
     def mark(self, tensor: Any) -> bytes | None:
-        """Bytes of the sample: other ones tell that a tensor was written to. None where reading them would wait."""
+        """Return the bytes of the sample: they change when a tensor is written to. None where reading would wait."""
         if not has_values(tensor) or not is_on_host(tensor) or self._defer_cpu:
             return None
         row = tensor.asnumpy().reshape(-1)
@@ -104,7 +104,7 @@ def summarize(tensor: Any, *, histogram: Histogram = "full", sketch: bool = Fals
 
 
 def sketch_of(tensor: Any, place: Placement | None = None) -> Any:
-    """Sketch a tensor, or the shard of one that `place` describes: K * K float32 on the same device, in float32."""
+    """Sketch a tensor, or the shard of one that `place` describes: K * K float32 numbers on the same device."""
     with _no_grad():
         values = tensor
         if dtype_name(tensor).startswith("complex"):

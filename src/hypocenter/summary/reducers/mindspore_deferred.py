@@ -45,7 +45,7 @@ class _Promise:
 
 @dataclass(slots=True)
 class Deferred:
-    """What the device still owes."""
+    """Results that the device still has to deliver."""
 
     _promises: list[_Promise] = field(default_factory=list[_Promise])
 
@@ -81,7 +81,7 @@ class Deferred:
 
 
 def _fetched(tensors: list[Any]) -> Iterator[NDArray[Any]]:
-    """The rows of numbers, with one transfer for all of one format."""
+    """Yield the rows of numbers, with one transfer for all of one format."""
     if not tensors:
         return iter(())
     data = on_host(ops.cat(tuple(tensors)) if len(tensors) > 1 else tensors[0])
@@ -89,7 +89,7 @@ def _fetched(tensors: list[Any]) -> Iterator[NDArray[Any]]:
 
 
 def _reduced(x: Any) -> Any:
-    """Counts, extremes, scaled sums and the sample of a row of float32 values; no step waits for the device.
+    """Return counts, extremes, scaled sums and the sample of a row of float32 values; no step waits for the device.
 
     Dividing by the largest magnitude keeps squares inside float32: 1e-30 squared would vanish, 1e30 squared overflow.
     """

@@ -11,12 +11,12 @@ from numpy.typing import NDArray
 
 
 def is_tensor(value: object) -> bool:
-    """Whether it is a dense MindSpore tensor (a Parameter is one)."""
+    """Return whether it is a dense MindSpore tensor (a Parameter is one)."""
     return isinstance(value, Tensor)
 
 
 def dtype_name(tensor: Any) -> str:
-    """float32, bfloat16, int64, bool, ... in torch's words."""
+    """Return the name of the format in torch's words: float32, bfloat16, int64, bool, ..."""
     return str(tensor.dtype).lower()
 
 
@@ -29,12 +29,12 @@ def n_elements(tensor: Any) -> int:
 
 
 def has_values(tensor: Any) -> bool:
-    """Whether there is memory behind it: not so for one that waits for its initializer, and for meta tensors."""
+    """Return whether there is memory behind it: not for one that waits for its initializer, nor for meta tensors."""
     return not (getattr(tensor, "has_init", False) or getattr(tensor, "is_meta", False))
 
 
 def is_on_host(tensor: Any) -> bool:
-    """Whether reading it waits for no accelerator."""
+    """Return whether reading it waits for no accelerator."""
     return _target() == "CPU" or str(getattr(tensor, "device", "")).upper().startswith("CPU")
 
 
@@ -45,7 +45,7 @@ def on_host(tensor: Any) -> NDArray[Any]:
 
 
 def from_bfloat16(array: NDArray[Any]) -> NDArray[np.float32]:
-    """The same numbers as float32, from bit patterns: bfloat16 is its upper half."""
+    """Return the same numbers as float32, from bit patterns: bfloat16 is the upper half of float32."""
     return (array.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
 
 

@@ -106,13 +106,13 @@ class NumpyReducer:
 
 
 def sample_of(row: NDArray[Any]) -> NDArray[Any]:
-    """The sample of a contiguous row of more than SIZE elements: a view, (RUNS, RUN_LENGTH)."""
+    """Return the sample of a contiguous row of more than SIZE elements: a view, (RUNS, RUN_LENGTH)."""
     step = row.strides[0]
     return as_strided(row, (RUNS, RUN_LENGTH), (run_stride(row.size) * step, step), writeable=False)
 
 
 def moments_of(row: NDArray[Any]) -> Moments | None:
-    """Extremes and sums of a row of float16 or float32 values; None where one is not finite."""
+    """Return extremes and sums of a row of float16 or float32 values; None where one is not finite."""
     low = high = total = squares = 0.0
     for first in range(0, row.size, CHUNK):
         part = row[first : first + CHUNK].astype(np.float32, copy=False)
@@ -128,7 +128,7 @@ def moments_of(row: NDArray[Any]) -> Moments | None:
 
 
 def _sampled(array: NDArray[Any], smallest_normal: int) -> Summary:
-    """Of an array that is not all finite: everything exactly, but what the sample tells."""
+    """Summarise an array that is not all finite: everything exactly, but what the sample tells."""
     whole = summarize(array)
     counted = tally(np.ascontiguousarray(sample_of(array.reshape(-1))).astype(np.float32).reshape(-1), [SIZE])
     low, high = (np.inf, -np.inf) if whole.min is None or whole.max is None else (whole.min, whole.max)

@@ -29,7 +29,7 @@ class Moments(NamedTuple):
 
 
 def run_stride(n: int) -> int:
-    """Elements from the begin of one run to that of the next, in a row of n > SIZE elements."""
+    """Return how many elements lie between the beginnings of two runs, in a row of n > SIZE elements."""
     return (n - RUN_LENGTH) // (RUNS - 1)
 
 

@@ -177,7 +177,7 @@ def moments_of(dense: Tensor, n: int) -> Moments:
 
 
 def _chunk(x: Tensor, n: int) -> Moments:
-    """Sweeps over float32 values. NaN and infinities show in the extremes."""
+    """Return the moments of float32 values, in a few sweeps. NaN and infinities show in the extremes."""
     lows, highs = torch.aminmax(x) if n <= _SHORT else (torch.amin(x), torch.amax(x))
     low, high = lows.item(), highs.item()
     if not (low > -_INF and high < _INF):  # also when they are NaN
@@ -198,7 +198,7 @@ def _finite_part(x: Tensor) -> Moments:
 
 
 def _wide_sums(x: Tensor) -> dict[str, float]:
-    """Sums in float64, where float32 ones overflow or lose the squares they add up."""
+    """Return sums in float64, where float32 ones overflow or lose the squares they add up."""
     wide = x.to(torch.float64)
     return {"total": wide.sum().item(), "squares": (wide * wide).sum().item()}
 

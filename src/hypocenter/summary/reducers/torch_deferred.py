@@ -43,7 +43,7 @@ class _Promise:
 
 @dataclass(slots=True)
 class Deferred:
-    """What one device still owes."""
+    """Results that one device still has to deliver."""
 
     _promises: list[_Promise] = field(default_factory=list)
 
@@ -59,7 +59,8 @@ class Deferred:
         self._promises.append(_Promise(ticket, row.numel(), row.dtype, payload, read))
 
     def add_fused(self, ticket: int, row: Tensor, *, is_full: bool) -> bool:
-        """The same with Triton, exactly in every format; `is_full`: with the histogram of all. False: it cannot."""
+        """Do the same with Triton, exactly in every format; return False if it cannot. `is_full`: all in the
+        histogram."""
         if not torch_triton.serves(row.device, row.dtype):
             return False
         result = torch_triton.reduced(row, is_full=is_full)
@@ -82,12 +83,12 @@ class Deferred:
 
 
 def _is_wide(dtype: torch.dtype) -> bool:
-    """Whether float32 does not hold its numbers."""
+    """Return whether float32 does not hold all numbers of this format."""
     return dtype not in _FLOAT32 and dtype.itemsize > 1
 
 
 def _reduced(row: Tensor) -> Tensor:
-    """Counts, extremes, scaled sums and the sample of values in float32 as bytes; no step waits for the device.
+    """Return counts, extremes, scaled sums and the sample of values as bytes; no step waits for the device.
 
     Dividing by the power of two below the largest magnitude changes no bit of a value that matters and keeps squares
     inside float32: 1e-30 squared would vanish, 1e30 squared overflow. Copies are made of CHUNK elements at a time.

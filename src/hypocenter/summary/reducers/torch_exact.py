@@ -88,14 +88,14 @@ def _exact_chunk(x: Tensor, smallest_normal: int) -> Summary:
 
 
 def _moments(x: Tensor) -> tuple[float, float, float, float]:
-    """min, max, sum and sum of squares of finite values; + 0.0 makes a negative zero positive."""
+    """Return min, max, sum and sum of squares of finite values; + 0.0 makes a negative zero positive."""
     low, high = (bound.item() for bound in torch.aminmax(x))
     wide = x.to(torch.float64)
     return low + 0.0, high + 0.0, saturated(wide.sum().item()), saturated((wide * wide).sum().item())
 
 
 def _low_exponents(magnitude: Tensor, layout: Layout) -> dict[int, int]:
-    """Exponents of values below the smallest normal of the wide format: an integer in float64 shows its exponent."""
+    """Count the exponents of values below the wide format's smallest normal: an integer as float64 shows its own."""
     significand = magnitude[(magnitude > 0) & (magnitude < (1 << layout.fraction_bits))]
     if not significand.numel():
         return {}

@@ -9,7 +9,7 @@ import torch
 
 @functools.cache
 def has_float64(device_type: str) -> bool:
-    """Whether a cast on such a device gives float64. Asked by doing it, once; CPU and CUDA have it."""
+    """Return whether a cast on such a device gives float64, by trying it once; CPU and CUDA have it."""
     if device_type in ("cpu", "cuda", "meta"):
         return True
     try:
@@ -19,5 +19,5 @@ def has_float64(device_type: str) -> bool:
 
 
 def in_float64(tensor: torch.Tensor) -> torch.Tensor:
-    """A float64 copy: on its own device or, where that has none, on the CPU."""
+    """Return a float64 copy: on its own device or, where that has none, on the CPU."""
     return (tensor if has_float64(tensor.device.type) else tensor.cpu()).double()

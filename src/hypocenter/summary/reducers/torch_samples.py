@@ -33,7 +33,7 @@ def spread(row: Tensor) -> Tensor:
 
 
 class Samples:
-    """What was copied from many tensors, until `drain`."""
+    """Samples that were copied from many tensors, until `drain`."""
 
     def __init__(self) -> None:
         self._whole = _Blocks(_summaries_of_whole)

@@ -20,12 +20,12 @@ _FULL = ("none", "ieee")
 
 
 def block_elements(device: torch.device) -> int:
-    """How many elements are converted at a time."""
+    """Return how many elements are converted at a time on this device."""
     return _ON_HOST if device.type == "cpu" else _ON_DEVICE
 
 
 def blocks_of(values: Tensor, starts: MatrixPlace) -> Iterator[tuple[int, Tensor]]:
-    """The matrix that `starts` describes, block by block: the first row of each, and its rows.
+    """Yield the matrix that `starts` describes block by block: the first row of each, and its rows.
 
     A block is a view where that is possible; else only it is copied, whatever the size of the whole. No more rows than
     a vector's block has, for their signs take memory too.
@@ -60,7 +60,7 @@ def _blocks_of_vector(flat: Tensor, starts: MatrixPlace, step: int) -> Iterator[
 
 
 def times_signs(values: Tensor, signs: Tensor) -> Tensor:
-    """`values @ signs`; signs are 1 and -1 in the format of the values."""
+    """Return `values @ signs`; signs are 1 and -1 in the format of the values."""
     if values.dtype is not torch.float32 or not cuts_factors(values.device.type):
         return values @ signs
     high = values.to(torch.bfloat16).to(torch.float32)
@@ -71,7 +71,7 @@ def times_signs(values: Tensor, signs: Tensor) -> Tensor:
 
 
 def cuts_factors(device_type: str) -> bool:
-    """Whether products of float32 may be made of shorter factors on such a device."""
+    """Return whether products of float32 may be made of shorter factors (as TF32) on such a device."""
     of_device: Any = getattr(torch, device_type, None)
     if bool(getattr(getattr(of_device, "matmul", None), "allow_hf32", False)):  # torch_npu's
         return True

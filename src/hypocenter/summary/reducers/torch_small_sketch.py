@@ -22,7 +22,7 @@ _CACHED = 1 << 17  # signs of more rows than this are made anew each time: 2 MiB
 
 
 def small_sketches(tensors: Sequence[Tensor]) -> list[Tensor | None]:
-    """SMALL * SMALL float32 per tensor, row major, on its device; nothing waits. A shard is taken for a whole tensor.
+    """Return SMALL * SMALL float32 per tensor, row major, on its device; nothing waits. A shard counts as a tensor.
 
     None where there are no values here (meta, fake, quantised, empty).
     """
@@ -51,7 +51,7 @@ def _small_sketch(tensor: Tensor) -> Tensor | None:
 
 
 def _signs_of(first: int, last: int, n: int, seed: int, device: torch.device) -> Tensor:
-    """Signs of the numbers from `first` to `last`, of n that are wanted in all."""
+    """Return the signs of the numbers from `first` to `last`; all n are kept where they are not too many."""
     return _cached_signs(n, seed, device)[first:last] if n <= _CACHED else _signs(first, last, seed, device)
 
 

@@ -59,7 +59,7 @@ class Layout:
 
     @property
     def constants(self) -> dict[str, Any]:
-        """For both kernels."""
+        """The constants that both kernels are compiled with."""
         return {
             "IS_FLOAT": self.is_float, "IS_WIDE": self.is_wide, "FRACTION": self.fraction, "BIAS": self.bias,
             "INFINITY": self.infinity, "LAST": self.last, "MAGNITUDE": (1 << self.last.bit_length()) - 1,
@@ -67,7 +67,7 @@ class Layout:
         }  # fmt: skip
 
     def number(self, key: int) -> float:
-        """The number of a key: a magnitude with its sign."""
+        """Return the number that a key stands for: a magnitude with its sign."""
         field, fraction = abs(key) >> self.fraction, abs(key) & ((1 << self.fraction) - 1)
         significand = fraction + ((1 << self.fraction) if field else 0)
         return math.copysign(math.ldexp(significand, max(field, 1) - self.bias - self.fraction), key)
@@ -75,7 +75,7 @@ class Layout:
 
 @functools.cache
 def layout_of(dtype: torch.dtype) -> Layout | None:
-    """None of a dtype that the kernels do not know."""
+    """Return how the kernels take this dtype apart; None if they do not know it."""
     is_integer = dtype in _INTEGERS
     form = FORMATS["float64"] if is_integer else format_of(dtype)
     if form is None or dtype.is_complex:
@@ -92,13 +92,13 @@ def layout_of(dtype: torch.dtype) -> Layout | None:
 
 
 def _last(form: Format, bias: int) -> int:
-    """Pattern of the largest finite number."""
+    """Return the bit pattern of the largest finite number."""
     significand = int(math.ldexp(form.max, form.fraction_bits - form.largest_exponent))
     return ((form.largest_exponent + bias) << form.fraction_bits) + significand - (1 << form.fraction_bits)
 
 
 def serves(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether the kernels can be tried on such numbers. Triton is imported by this, if it is there.
+    """Return whether the kernels can be tried on such numbers. Triton is imported by this, if it is there.
 
     Its interpreter reads from the host, and so serves a CPU only: in tests.
     """
@@ -109,7 +109,7 @@ def serves(device: torch.device, dtype: torch.dtype) -> bool:
 
 @functools.cache
 def _kernels() -> Any:
-    """The module of the kernels, or None."""
+    """Return the module of the kernels, or None if Triton is missing or does not fit."""
     if importlib.util.find_spec("triton") is None:
         return None
     try:
@@ -139,13 +139,13 @@ def reduced(row: Tensor, *, is_full: bool) -> Tensor | None:
 
 
 def tell(warn: Callable[[str], None]) -> None:
-    """Say once that Triton has failed, if it has."""
+    """Warn once that Triton has failed, if it has."""
     while _unsaid:
         warn(f"summaries are made without Triton, which fails here ({_unsaid.pop()[:500]})")
 
 
 def launched(row: Tensor, *, is_full: bool) -> Tensor:
-    """As `reduced`; whatever goes wrong is raised."""
+    """Launch the kernels as `reduced` does, but raise whatever goes wrong."""
     layout, kernels, n = layout_of(row.dtype), _kernels(), row.numel()
     assert layout is not None
     programs = min(-(-n // BLOCK), MOST_PROGRAMS)
@@ -170,7 +170,7 @@ def launched(row: Tensor, *, is_full: bool) -> Tensor:
 
 
 def _on(device: torch.device) -> Any:
-    """Triton launches on the current device, whatever its arguments lie on."""
+    """Return a context in which Triton launches on this device: it would take the current one."""
     return contextlib.nullcontext() if device.type == "cpu" else getattr(torch, device.type).device(device)
 
 

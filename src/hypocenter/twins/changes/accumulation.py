@@ -39,7 +39,7 @@ _HOW = "say how: --candidate-args '--batch-size 4 --accumulate 2', in the words 
 
 @change("accumulation", order=4, values="K")
 def accumulation(asked: Asked) -> Twin:
-    """Whole batches against parts."""
+    """Compare whole batches with batches in parts."""
     k = asked.number(2, least=2)
     calm = replace(recording(asked, asked.steps, calibrated=True), no_dropout=True)
     make = asked.runs.make
@@ -66,7 +66,7 @@ def _n_microbatches(made: Made) -> int:
 
 
 def _refuse(whole: RecordedRun, parts: Made, n_whole: int, n_parts: int) -> None:
-    """Raise NotApplicableError where the change says nothing."""
+    """Raise NotApplicableError where dividing the batch proves nothing."""
     where = "hypocenter twin accumulation"
     left = [line for line in parts.noted.get("accumulation", []) if line.startswith("left: ")]
     if left:

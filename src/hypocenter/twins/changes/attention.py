@@ -34,7 +34,7 @@ _KERNELS = ("math", "flash", "efficient", "cudnn")
 
 @change("attention", order=9, values="KERNEL")
 def attention(asked: Asked) -> Twin:
-    """Torch's own choice against one."""
+    """Compare torch's own choice of an attention kernel with another kernel."""
     kernel = asked.value or "math"
     if kernel not in _KERNELS:
         raise ConfigError(

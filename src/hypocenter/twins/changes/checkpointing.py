@@ -29,7 +29,7 @@ from hypocenter.twins.runs import NotApplicableError
 
 @change("checkpointing", order=8)
 def checkpointing(asked: Asked) -> Twin:
-    """As it is against none."""
+    """Compare the program as it is with one that checkpoints nothing."""
     config, make = recording(asked, asked.steps), asked.runs.make
     own = make("checkpointed", config, words=asked.first_words).recorded()
     plain = make("plain", replace(config, change=("checkpointing=off",)), words=asked.second_words).recorded()

@@ -45,7 +45,7 @@ _GUILTY = "guilty"
 
 @change("eager", order=7)
 def eager(asked: Asked) -> Twin:
-    """Not compiled against as it is: what is not compiled is right."""
+    """Compare the compiled program with itself not compiled, which counts as right."""
     calm, make = replace(recording(asked, asked.steps, calibrated=True), no_dropout=True), asked.runs.make
     compiled = make("compiled", replace(calm, change=("eager=off",), calibrate="never"), words=asked.first_words)
     if not compiled.recorded().noted.get("eager"):
@@ -90,7 +90,7 @@ def eager(asked: Asked) -> Twin:
 
 
 def _with_operator(found: Twin, bisected: Made) -> Twin:
-    """The answer with the guilty operator, where one was found."""
+    """Add the guilty operator to the answer, where one was found."""
     lines = bisected.noted.get("eager", ())
     found = replace(found, notes=(*found.notes, *(line for line in lines if line.startswith("not bisected"))))
     for line in lines:

@@ -35,7 +35,7 @@ from hypocenter.twins.options import recording
 
 @change("nothing", order=1)
 def nothing(asked: Asked) -> Twin:
-    """Run it twice, in the same way."""
+    """Run the program twice in the same way and compare all operators."""
     config = recording_bits(asked.steps, deterministic=asked.deterministic, seed=asked.seed)
     first = asked.runs.make("run-1", config)
     if first.refused:
@@ -45,7 +45,7 @@ def nothing(asked: Asked) -> Twin:
 
 
 def _by_values(asked: Asked) -> Twin:
-    """What steps compute, of a program whose operators are not seen."""
+    """Compare two runs by what their steps compute: the operators of this program are not seen."""
     config, what = recording(asked, asked.steps), "run again in the same way"
     first, again = (asked.runs.make(f"values-{n}", config).recorded() for n in (1, 2))
     runs = open_run(first.directory), open_run(again.directory)

@@ -30,7 +30,7 @@ from hypocenter.twins.runs import NotApplicableError
 
 @change("poison", order=6)
 def poison(asked: Asked) -> Twin:
-    """Fresh memory as it is, and filled."""
+    """Compare fresh memory as it is with fresh memory that is filled."""
     make = asked.runs.make
     plain, filled = (
         recording_bits(asked.steps, deterministic=True, seed=asked.seed, change=(f"poison={value}",))

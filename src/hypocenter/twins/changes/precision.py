@@ -29,7 +29,7 @@ from hypocenter.twins.runs import NotApplicableError
 
 @change("precision", order=10)
 def precision(asked: Asked) -> Twin:
-    """As it is against float32."""
+    """Compare autocast as it is with float32."""
     config, make = recording(asked, asked.steps, calibrated=True), asked.runs.make
     own = make("mixed", config, words=asked.first_words).recorded()
     whole = make(

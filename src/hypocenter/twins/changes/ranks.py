@@ -42,7 +42,7 @@ _NEAR = 1e-2  # relative: a factor this near to the number of ranks is it
 
 @change("ranks", order=11, values="N")
 def ranks(asked: Asked) -> Twin:
-    """One against several."""
+    """Compare one rank with several."""
     n = asked.number(2, least=2)
     calm, make = replace(recording(asked, max(asked.steps, 2), calibrated=True), no_dropout=True), asked.runs.make
     one = make("one-rank", calm, words=asked.first_words).recorded()
@@ -87,7 +87,7 @@ def _is_of_step(spot: Spot) -> bool:
 
 
 def _of_data(found: Twin, one: RecordedRun, many: RecordedRun) -> Twin | None:
-    """The answer where the ranks together do not take the samples of the one."""
+    """Return the answer where the ranks together do not take the samples of the one; None where they do."""
     pairs = list(itertools.product(_samples(one), _samples(many)))
     if not pairs:
         return None
@@ -116,7 +116,7 @@ def _of_data(found: Twin, one: RecordedRun, many: RecordedRun) -> Twin | None:
 
 
 def _of_replicas(found: Twin, one: RecordedRun, many: RecordedRun) -> Twin | None:
-    """The answer where ranks that hold a whole parameter do not hold the same one."""
+    """Return the answer where ranks that hold a whole parameter do not hold the same one; None where they do."""
     whole = {row.site: row.summary.n for row in one.readings(phase="param", rank=one.ranks[0])}
     held = [list(_whole_parameters(many, rank, whole)) for rank in many.ranks]
     for mine, *theirs in zip(*held, strict=False):
@@ -143,7 +143,7 @@ def _whole_parameters(run: RecordedRun, rank: int, sizes: Mapping[str, int]) -> 
 
 
 def _samples(run: RecordedRun) -> list[Counter[int]]:
-    """Of each input of step 0, digests of its rows over all ranks, and how often each is there."""
+    """Return for each input of step 0 the digests of its rows over all ranks, and how often each is there."""
     found: defaultdict[str, Counter[int]] = defaultdict(Counter)
     for rank in run.ranks:
         for row in run.readings(steps=[0], site=f"{BATCH_PREFIX}*", phase="data", rank=rank):

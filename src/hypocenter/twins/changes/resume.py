@@ -62,7 +62,7 @@ _BEGAN_LATER = Twin(
 
 @change("resume", order=2)
 def resume(asked: Asked) -> Twin:
-    """Three runs: stopped, resumed, and not interrupted."""
+    """Make three runs, stopped, resumed and not interrupted, and compare them."""
     if asked.stop_at is None:
         raise ConfigError(
             "nobody says where the program is to be stopped",
@@ -99,7 +99,7 @@ def _path(asked: Asked) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Resumed:
-    """The three runs."""
+    """The three runs: not interrupted, stopped, and resumed."""
 
     stop_at: int
     whole: Made
@@ -153,12 +153,12 @@ def _answer(of: _Resumed) -> Twin:
 
 
 def _is_random(found: Twin) -> bool:
-    """Whether what parts first may have drawn random numbers: it is neither told nor given to the program."""
+    """Return whether what parts first may come from random numbers: neither a learning rate nor a batch."""
     return found.first is not None and not _is_rate(found.first) and found.first.phase != "data"
 
 
 def _step_of(states: Sequence[State], first: State, stop_at: int) -> int:
-    """The step that the resumed run begins with: that of its parameters, or of its optimizer's state.
+    """Return the step that the resumed run begins with: that of its parameters, or of its optimizer's state.
 
     What is not loaded is as it is at step 0, which any fresh start has: whatever says a later step knows better.
     Nothing later than the stop can have been saved.
@@ -174,7 +174,7 @@ def _step_of(states: Sequence[State], first: State, stop_at: int) -> int:
 
 
 def _how(kind: str, states: Sequence[State], first: State, at: int) -> str:
-    """What is known of a kind that differs."""
+    """Say in words how a kind of state differs; "" if nothing more is known."""
     theirs = first.of(kind)
     if not theirs:
         return "the resumed run has none"
@@ -193,7 +193,7 @@ def _how(kind: str, states: Sequence[State], first: State, at: int) -> str:
 
 
 def _nearest(steps: Sequence[int], at: int) -> int | None:
-    """Of the steps that had such a batch, which returns with every epoch where nothing is shuffled."""
+    """Return the nearest of the steps that had such a batch (without shuffling each epoch has it again), or None."""
     return min(steps, key=lambda step: abs(step - at), default=None)
 
 
@@ -202,7 +202,7 @@ def _way(by: int) -> str:
 
 
 def _not_restored(found: Twin, wrong: Sequence[Restored], states: Sequence[State], first: State, at: int) -> Twin:
-    """Something that a step begins with is not what it was."""
+    """Return the answer where something that a step begins with is not what it was."""
     worst = min(wrong, key=lambda row: KINDS.index(row.what))
     cause, fix = _CAUSES[worst.what], _FIXES[worst.what]
     if worst.what == "batch":
@@ -227,7 +227,7 @@ def _not_restored(found: Twin, wrong: Sequence[Restored], states: Sequence[State
 
 
 def _line(row: Restored) -> str:
-    """`the optimizer state is not there: the resumed run has none`."""
+    """Describe a row in words, as in `the optimizer state is not there`."""
     subject = row.what if row.what == "parameters" else f"the {row.what}"
     verb = "are" if row.what == "parameters" else "is"
     count = f" in {row.n - row.n_equal:,} of {row.n:,}, the first {row.first}" if row.n > 1 else ""
@@ -258,7 +258,7 @@ def _is_rate(first: Place) -> bool:
 
 
 def _later(found: Twin, at: int, *, is_drawn: bool) -> Twin:
-    """All that was seen was restored, but for random states perhaps, and the two part after it."""
+    """Explain a difference that comes after all that was seen was restored, but perhaps random states."""
     first = found.first
     assert first is not None
     if first.phase == "data" and is_drawn:

@@ -32,7 +32,7 @@ _VARIABLES = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUM
 
 @change("threads", order=5, values="N")
 def threads(asked: Asked) -> Twin:
-    """The program's own number against another."""
+    """Compare the program's own number of threads with another."""
     given = asked.number(0)
     config, make = recording(asked, asked.steps, calibrated=True), asked.runs.make
     own = make("own-threads", config, words=asked.first_words).recorded()

@@ -41,7 +41,7 @@ _LOADER = "a DataLoader of "
 
 @change("workers", order=3, values="N")
 def workers(asked: Asked) -> Twin:
-    """None against the program's own number."""
+    """Compare no workers with the program's own number, or with a given one."""
     number = str(asked.number(0)) if asked.value else "own"
     make, steps = asked.runs.make, asked.steps
     baseline = make("no-workers", recording(asked, steps, change=("workers=0",)), words=asked.first_words).recorded()
@@ -90,7 +90,7 @@ def workers(asked: Asked) -> Twin:
 
 
 def drawn_twice(noted: Iterable[str]) -> Mapping[str, list[int]]:
-    """Generators that several workers drew from beginning in one state, and these workers."""
+    """Return generators that several workers drew from beginning in one state, with the ids of these workers."""
     began: dict[tuple[str, str], list[int]] = defaultdict(list)
     for line in noted:
         match = _DRAWS.fullmatch(line)
@@ -116,7 +116,7 @@ def _draws_the_same(found: Twin, twice: Mapping[str, list[int]]) -> Twin:
 
 
 def _repeated(*runs: object) -> int | None:
-    """The first step whose batch the changed run has had before, where none comes twice without workers."""
+    """Return the first step whose batch the changed run had before; None if there is none, or without workers too."""
     right, changed = ([one.of("batch") for one in states_of(run, frozenset())] for run in runs)  # type: ignore[arg-type]
     if any(batch in right[:n] for n, batch in enumerate(right)):
         return None
