@@ -12,8 +12,9 @@ How it is decided
     elements that should have moved stayed bit for bit. At 16 measured steps in a row at least half of the
     parameters must be stuck: a warning, and an error when nine tenths are, and 99 % of all elements with them.
     Steps do not count in which the learning rate still rises, is below a tenth of its peak, or the gradient is
-    below a fiftieth of what it was. Less than that, but half of all updates lost, is a note; so is an unknown
-    optimizer whose weights stand still for 48 measured steps, for it may keep the weights elsewhere.
+    below a fiftieth of what it was. Less than that, but half of all updates of 16 such steps lost, is a note, from
+    four fifths on a warning; an unknown optimizer whose weights stand still for 48 measured steps is a note, for it may
+    keep the weights elsewhere.
 
 What to do
     Keep float32 master weights (model in float32 under autocast, or an optimizer that holds float32 copies), or
@@ -42,11 +43,11 @@ from hypocenter.detect.update_rows import (
     total_at,
 )
 from hypocenter.detect.window import Window
-from hypocenter.nouns import Finding, Reading, Remedy
+from hypocenter.nouns import Finding, Reading, Remedy, Severity
 
 N_STEPS = 16  # measured steps in a row
 N_STEPS_UNKNOWN = 48  # the same for an optimizer whose update cannot be recomputed
-HALF = 0.5
+HALF, MOST = 0.5, 0.8
 NEARLY_ALL = 0.9
 DEAD = 0.99  # of all elements; below that, small weights still learn
 REMEDY = Remedy(
@@ -60,14 +61,23 @@ REMEDY = Remedy(
 def check(window: Window) -> Iterator[Finding]:
     """Fire once, when the streak of steps with stuck parameters is long enough."""
     stuck = streak(window, PARAMS_STUCK, HALF)
-    if stuck:
-        is_known = all(row.module for row in stuck)
+    is_known = all(row.module for row in stuck)
+    if len(stuck) >= N_STEPS:
         if len(stuck) == (N_STEPS if is_known else N_STEPS_UNKNOWN):
             yield _found(window, stuck, is_known=is_known)
         return
-    lost = streak(window, UPDATE_LOST, HALF)
-    if len(lost) == N_STEPS and all(row.module for row in lost):
-        yield _partly(window, lost)
+    lost = streak(window, UPDATE_LOST, 0.0)
+    now, before = _level(lost[-N_STEPS:]), (_level(lost[end - N_STEPS : end]) for end in range(N_STEPS, len(lost)))
+    if now > max(before, default=0.0):
+        yield _partly(window, lost[-N_STEPS:], "warning" if now == MOST else "note")
+
+
+def _level(lost: Sequence[Reading]) -> float:
+    """Return which share of all updates of some steps is lost at least: 0, HALF or MOST."""
+    if len(lost) < N_STEPS or not all(row.module for row in lost):
+        return 0.0
+    n, n_lost = total(lost)
+    return max((level for level in (HALF, MOST) if n and n_lost >= level * n), default=0.0)
 
 
 def _found(window: Window, stuck: Sequence[Reading], *, is_known: bool) -> Finding:
@@ -118,19 +128,19 @@ def _why(worst: Reading | None, ulps: float | None, optimizer: str, stuck: Seque
     yield f"the same at {len(stuck)} measured steps in a row, {stuck[0].step} to {stuck[-1].step}"
 
 
-def _partly(window: Window, lost: Sequence[Reading]) -> Finding:
+def _partly(window: Window, lost: Sequence[Reading], severity: Severity) -> Finding:
     n, n_lost = total(lost)
     return Finding(
         code="HC221",
         kind="stagnation",
-        severity="note",
+        severity=severity,
         title=f"{n_lost / n:.0%} of the updates of {lost[-1].dtype} weights are rounded away",
         step=lost[0].step,
         rank=window.rank,
         phase="optimizer",
         port=UPDATE_LOST,
         cause="update-rounded-away",
-        limit=HALF,
+        limit=HALF if severity == "note" else MOST,
         actual=n_lost / n,
         why=(f"measured at {len(lost)} steps in a row, {lost[0].step} to {lost[-1].step}",),
         confidence="proven",
