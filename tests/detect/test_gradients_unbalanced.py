@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hypocenter.detect.group_rules.gradients_unbalanced import _Habits, _how, _judged
+from hypocenter.detect.group_rules.gradients_unbalanced import _Habits, _how, _judged, _unlike
 from hypocenter.detect.law_rows import SKETCH
 from hypocenter.detect.law_sketches import LawSketches, weights_of_ranks
 from hypocenter.nouns import Finding
@@ -147,3 +147,31 @@ def test_where_the_model_computes_over_ranks_it_may_be_an_expert() -> None:
 
 def test_where_one_rank_alone_has_its_own_another_rule_tells() -> None:
     assert left_out(may_be=True, of_ranks=(1,)) == []
+
+
+def off(names: tuple[str, ...], factor: float, is_alone: bool = True) -> list[Finding]:
+    """From the first step on, what is used of these parameters is so many times the mean over two ranks."""
+    habits, found = _Habits(replicas=frozenset(f"p{i}" for i in range(7)), is_alone=is_alone), []
+    for step in range(5):
+        known = parameters([0.5, 0.5], 7, step)
+        for name in names:
+            known[name].used = {rank: factor * used for rank, used in known[name].used.items()}
+        found += [*_judged(step, habits, known, [0, 1]), *_unlike(habits, [0, 1], known)]
+    return found
+
+
+@pytest.mark.parametrize("factor", [2.0, 0.5])
+def test_sums_that_are_divided_for_some_parameters_only_are_told_once(factor: float) -> None:
+    (finding,) = off(("p1", "p2", "p5"), factor)
+
+    assert (finding.code, finding.step, finding.param) == ("HC308", 0, "p1")
+    assert "of 3 parameters are off by the number of ranks, beside those of 4 others" in finding.title
+
+
+@pytest.mark.parametrize(
+    ("names", "factor", "is_alone"),
+    [(("p1",), 2.0, True), (("p1", "p2"), 3.0, True), (("p1", "p2"), 0.1, True), (("p1", "p2"), 2.0, False)],
+    ids=["one parameter", "another factor", "a smaller rate", "a layer that is cut over the ranks"],
+)
+def test_factors_that_may_be_meant_are_left_alone(names: tuple[str, ...], factor: float, is_alone: bool) -> None:
+    assert off(names, factor, is_alone) == []

@@ -67,3 +67,11 @@ def test_gradients_that_the_program_compresses_are_a_note(tmp_path: Path) -> Non
     assert ended.alarms == []
     assert [finding["severity"] for finding in told] == ["note"], ended.stderr
     assert "the communication hook powerSGD_hook" in told[0]["why"][-1]
+
+
+@pytest.mark.parametrize(("how", "codes"), [("forgotten", ["HC308"]), ("right", [])])
+def test_sums_that_are_divided_for_some_parameters_only_are_named(how: str, codes: list[str], tmp_path: Path) -> None:
+    ended = launch(JOB.with_name("undivided_job.py"), how, out=tmp_path / "run")
+
+    assert [f["code"] for f in ended.alarms] == codes
+    assert all("of 3 parameters are off by the number of ranks" in f["title"] for f in ended.alarms)

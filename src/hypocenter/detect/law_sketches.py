@@ -89,13 +89,16 @@ def weights_of_ranks(looked: Mapping[str, LawSketches], ranks: Sequence[int]) ->
     None where it cannot be told.
     """
     pairs = [
-        (np.stack([each.made[rank] for rank in ranks], axis=1) / size, used / size)
+        (made / scale, used / scale, scale / size)
         for each in looked.values()
-        for used in each.used.values() if (size := float(np.linalg.norm(used)))
+        for made in (np.stack([each.made[rank] for rank in ranks], axis=1),)
+        for used in each.used.values()
+        # by what was made: were it by what is used, the smaller of two factors would count for more
+        if (size := float(np.linalg.norm(used))) and (scale := float(np.linalg.norm(made)))
     ]  # fmt: skip
     if not pairs or SKETCH * len(pairs) <= 2 * len(ranks):
         return None
-    matrices, targets = np.stack([matrix for matrix, _ in pairs]), np.stack([target for _, target in pairs])
+    matrices, targets, by_used = (np.stack(column) for column in zip(*pairs, strict=True))
     trust = rests = np.ones(len(pairs))
     solved = np.zeros(len(ranks))
     for _ in range(N_ITERATIONS):  # of least squares, in which what does not fit counts less: few outliers do not pull
@@ -106,4 +109,4 @@ def weights_of_ranks(looked: Mapping[str, LawSketches], ranks: Sequence[int]) ->
             return None  # two ranks gave the same: their weights cannot be told apart
         rests = np.linalg.norm(matrices @ solved - targets, axis=1)
         trust = 1.0 / np.maximum(rests, TOLERANCE / 100)
-    return [float(w) for w in solved] if 2 * np.sum(rests <= TOLERANCE) > len(pairs) else []
+    return [float(w) for w in solved] if 2 * np.sum(rests * by_used <= TOLERANCE) > len(pairs) else []

@@ -14,7 +14,8 @@ How it is decided
     counts where it was so at two audited steps before, or where one rank has no weight at all at four. Gradients that
     hold those of the step before, all of them and with the same weight, count from the first step on, when seen twice.
     So does, at three, a parameter that began with the same values on all ranks and is each rank's own while others are
-    sums, where the model computes on each rank alone and no wrapper tells what is reduced.
+    sums, where the model computes on each rank alone and no wrapper tells what is reduced; and so do, at three, sums
+    that were divided by the number of ranks for some parameters and not for others.
 
 What to do
     Look at what runs between backward and the update: the all-reduce, its group and divisor, `no_sync`, `zero_grad`,
@@ -43,6 +44,7 @@ from hypocenter.nouns import Finding, replace
 
 CODE = "HC308"
 STAYS, LEFT_FOR, LEFT_OUT_FOR = 2, 3, 4  # audited steps
+MANY = 2  # parameters off by the number of ranks: the factor of one may be meant
 N_RANKS_AT_MOST = 256  # whose weights are told apart
 
 _ALL = "all"  # told of most parameters, not of one
@@ -67,6 +69,11 @@ class _Habits:
     last: dict[tuple[str, int], _Vector] = field(default_factory=dict)  # what was used at the step before
     last_step: int = -1
     may_be_left_out: bool = False  # nothing but a hand-written loop says which gradients are reduced
+    usual: float = 0.0  # weight of a rank in the sum, at the last step
+    is_alone: bool = False  # the model computes on each rank by itself
+    unlike: dict[str, list[int]] = field(
+        default_factory=dict
+    )  # by parameter: steps in a row at which it is as many times the sum as there are ranks, or that part of it
     left: dict[str, list[int]] = field(
         default_factory=dict
     )  # by parameter: steps in a row at which it is each rank's own
@@ -85,11 +92,12 @@ def check(panel: Panel) -> Iterator[Finding]:
     if not habits.n_looked:
         habits.replicas = frozenset(name for name, each in parameters.items() if is_replica(each, ranks))
     if not habits.n_looked:
-        is_alone = not any(each.is_together for each in parameters.values())
-        habits.may_be_left_out = is_alone and not any(place.groups for place in panel.places.values())
+        habits.is_alone = not any(each.is_together for each in parameters.values())
+        habits.may_be_left_out = habits.is_alone and not any(place.groups for place in panel.places.values())
     habits.n_looked += 1
     hooks = sorted({each.hook for each in parameters.values()} - {""})
     yield from _noted(_judged(panel.step, habits, parameters, ranks), hooks)
+    yield from _unlike(habits, ranks, parameters)
     habits.last = {(name, rank): used for name, each in parameters.items() for rank, used in each.used.items()}
     habits.last_step = panel.step
 
@@ -130,7 +138,7 @@ def _sums(step: int, habits: _Habits, looked: Mapping[str, LawSketches], ranks: 
         yield from _none(step, habits, -1, lambda: sums.are_of_before(step, habits)[0], is_habit=habits.n_sums >= STAYS)
         habits.n_sums = 0
         return
-    habits.n_sums += 1
+    habits.n_sums, habits.usual = habits.n_sums + 1, usual
     off = {rank: w / usual for rank, w in zip(ranks, weights, strict=True) if abs(w / usual - 1) > TOLERANCE}
     yield from _ranks(step, habits, off)
     if not off:
@@ -314,15 +322,42 @@ def _single_ones(
             continue
         is_left = habits.may_be_left_out and all(_is_own(used, each.made.get(at)) for at, used in bad.items())
         habits.left[name] = [*habits.left.get(name, ()), step] if is_left and len(bad) == len(ranks) else []
-        if n_before < STAYS and len(habits.left[name]) < LEFT_FOR:
-            continue
+        is_unlike = habits.is_alone and not is_left and _is_by_ranks(bad.values(), total, len(ranks))
+        habits.unlike[name] = [*habits.unlike.get(name, ()), step] if is_unlike and len(bad) == len(ranks) else []
         if n_before < STAYS:
-            yield _left_out(habits, name)
+            if len(habits.left[name]) >= LEFT_FOR:
+                yield _left_out(habits, name)
             continue
         habits.is_told.add(name)
         rank, used = min(bad.items())
         share, how = _how(rank, used, each.made, total)
         yield _finding(step, rank, name, f"the gradient of {name} {how}", share, _before(n_before))
+
+
+def _unlike(habits: _Habits, ranks: Sequence[int], parameters: Mapping[str, LawSketches]) -> Iterator[Finding]:
+    """Report sums that were divided by the number of ranks for some parameters and not for others."""
+    names = [name for name, steps in habits.unlike.items() if len(steps) >= LEFT_FOR and name not in habits.is_told]
+    if len(names) < MANY:
+        return
+    habits.is_told.update(names)
+    name, each = names[0], parameters[names[0]]
+    total = np.sum([each.made[rank] for rank in ranks if rank in each.made], axis=0)
+    factor = float(next(iter(each.used.values())) @ total / (total @ total))
+    others = len(habits.replicas) - len(names)
+    title = f"the gradients of {len(names)} parameters are off by the number of ranks, beside those of {others} others"
+    why = (
+        f"that of {name} is {factor:.3g} times the sum of what the {len(ranks)} ranks' micro-batches give, that of "
+        f"others {factor * (len(ranks) if factor < habits.usual else 1 / len(ranks)):.3g} times",
+        f"so it is at steps {', '.join(map(str, habits.unlike[name][:LEFT_FOR]))}, for {', '.join(names[:4])}"
+        f"{' ...' if len(names) > 4 else ''}",
+    )
+    yield _finding(habits.unlike[name][0], 0, name, title, factor, why)
+
+
+def _is_by_ranks(used: Iterable[_Vector], total: _Vector, n_ranks: int) -> bool:
+    """Return whether each is the sum times the number of ranks, or divided by it."""
+    size = float(total @ total)
+    return size > 0.0 and all(any(_is_near(each, factor * total) for factor in (n_ranks, 1 / n_ranks)) for each in used)
 
 
 def _is_own(used: _Vector, made: _Vector | None) -> bool:
