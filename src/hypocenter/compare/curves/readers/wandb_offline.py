@@ -77,7 +77,7 @@ def _records(file: Path, found: Collector) -> Iterator[bytes]:
 
 
 def _chunks(name: str, stream: object, found: Collector) -> Iterator[tuple[int, bytes]]:
-    """(type, data) of each chunk; type 0 where one was lost."""
+    """Yield (type, data) of each chunk of a block file; type 0 where one was lost."""
     first = True
     while block := stream.read(_BLOCK):  # type: ignore[attr-defined]
         at = _HEADER if first else 0
