@@ -30,7 +30,7 @@ def judge(reports: Reports) -> list[Check]:
 
 
 def problems_of(burn: Mapping[str, Any], rank: int | None, host: str, who: str) -> list[Check]:
-    """What is wrong with one device: values outside their bounds, and repeats that differ."""
+    """Return what is wrong with one device: values outside their bounds, and repeats that differ."""
     return [*_beyond_bounds(burn, rank, host, who), *_unsteady(burn, rank, host, who)]
 
 
@@ -116,7 +116,7 @@ def _unsteady(burn: Mapping[str, Any], rank: int | None, host: str, who: str) ->
 
 
 def passed(burns: Mapping[int, Any], host: str = "") -> Check:
-    """The check for devices that are well."""
+    """Return the check for devices that are well."""
     burn = next(iter(burns.values()))
     worst = max((t["worst"] for b in burns.values() for t in b["tests"] if t["worst"] is not None), default=0.0)
     n_repeats = sum(t["n_repeats"] for b in burns.values() for t in b["tests"])

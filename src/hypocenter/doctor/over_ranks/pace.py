@@ -31,7 +31,7 @@ def judge(reports: Reports) -> list[Check]:
 
 
 def clearly_slower(mine: Sequence[float], others: Sequence[Sequence[float]], least_excess: float) -> bool:
-    """Whether the quickest of `mine` lies beyond what the others take, by a ratio, their spread and an amount."""
+    """Return whether the quickest of `mine` is slower than the others by a ratio, their spread and an amount."""
     pooled = [value for each in others for value in each]
     if len(mine) < LEAST_REPEATS or len(pooled) < LEAST_REPEATS:
         return False

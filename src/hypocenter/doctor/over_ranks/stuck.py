@@ -169,7 +169,7 @@ def _own_trouble(reports: Reports, rank: int, report: Report) -> Check:
 
 
 def _own_errors(report: Report) -> list[Mapping[str, str]]:
-    """Errors that are neither a time-out nor the end of a connection: of the rank itself."""
+    """Return the rank's own errors: neither a time-out nor the end of a connection."""
     return [each for each in report["troubles"] if each["kind"] == "error"]
 
 
