@@ -51,9 +51,7 @@ class Test:
 
 
 def examine(device: Device, at: Callable[[str], None], out: dict[str, Any], budget_s: float) -> None:
-    """Run all tests for about `budget_s`; fill `out`: "tests", "matmul_ms", and "group" (equal ones give equal
-    bits).
-    """
+    """Run all tests for about `budget_s`; fill `out`: "tests", "matmul_ms", and "group" (equal ones: equal bits)."""
     deadline = time.monotonic() + budget_s
     out.update(device=device.name, kind=device.kind, group=_group(device), tests=[], skipped=[])
     with _precise():

@@ -154,9 +154,7 @@ class Step:
         return found
 
     def _orders(self, text: str, above: list[str], *, is_module: bool) -> tuple[int, int]:
-        """Return the orders of inputs and outputs; a module's entry is written last, but it began before its inner
-        ones.
-        """
+        """Return the orders of inputs and outputs; a module's entry is written last, but began before inner ones."""
         number = self.n_entries
         first = min(self._begins.pop(text, number), number)
         for name in above:

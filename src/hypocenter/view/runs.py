@@ -40,9 +40,7 @@ class Runs:
         return ", ".join(str(path) for path in [*self._named, *self.folders])
 
     def by_name(self) -> dict[str, Path]:
-        """Return all runs that can be seen now, the newest first. A link in a folder that leads elsewhere is left
-        out.
-        """
+        """Return all runs that can be seen now, newest first. A link in a folder that leads elsewhere is left out."""
         found = [path for folder in self.folders for path in _inside(folder)]
         found.sort(key=_changed, reverse=True)
         self.n_hidden = max(0, len(found) - MOST_RUNS)
