@@ -43,7 +43,7 @@ def blame(
     is_start: bool,
     facts: tuple[Facts | None, Facts | None] = (None, None),
 ) -> Blame | None:
-    """The culprit of a step in which something differs; None when what differs only hands on what nobody can judge.
+    """Return the culprit of a step in which something differs; None when that only follows from what nobody can judge.
 
     Args:
         judged: the step.

@@ -201,7 +201,7 @@ class Growth:
     bits: float  # log2 of the total growth
 
     def sentence(self) -> str:
-        """The growth in words."""
+        """Say the growth in words."""
         pace = f"every {self.doubling_steps:.0f} steps" if self.doubling_steps >= 1.5 else "every step"
         return f"|max| had doubled {pace} since step {self.since_step}"
 
@@ -243,7 +243,7 @@ class LossGrowth:
     last: tuple[int, float]
 
     def sentence(self) -> str:
-        """The growth in words."""
+        """Say the growth in words."""
         (step, low), (last, high) = self.smallest, self.last
         return f"the loss had grown from {short(low)} at step {step} to {short(high)} at step {last}"
 

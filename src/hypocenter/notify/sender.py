@@ -48,7 +48,7 @@ class Way:
 
 
 def way_of(text: str) -> Way:
-    """`command:…`, `https://…`, `slack:https://…`, `mailto:…`, `smtp://…`, or `env:NAME` of a variable that holds one.
+    """Read a way: `command:…`, `https://…`, `slack:https://…`, `mailto:…`, `smtp://…`, or `env:NAME` that holds one.
 
     Raises:
         ConfigError: it is none of these.

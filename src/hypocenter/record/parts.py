@@ -54,7 +54,7 @@ def gathered(folder: Path, kind: str, writer: str, first: int, last: int) -> Par
 
 
 def parts_of(folder: Path, kinds: Collection[str] = ROWS) -> list[Part]:
-    """What each process wrote to a rank's folder, segments in order; none that another part stands for. Raises OSError.
+    """Return what each process wrote to a rank's folder, segments in order, each row once. Raises OSError.
 
     Args:
         folder: of the rank.

@@ -16,7 +16,7 @@ order = 9  # in which judges are asked
 
 
 def judge(reports: Reports) -> list[Check]:
-    """Each device by itself, then devices with each other."""
+    """Judge each device by itself, then compare devices with each other."""
     burns = {
         rank: report["arithmetic"] for rank, report in reports.at_work.items() if report["arithmetic"].get("tests")
     }

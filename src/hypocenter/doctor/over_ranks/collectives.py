@@ -28,7 +28,7 @@ order = 6  # in which judges are asked
 
 
 def judge(reports: Reports) -> list[Check]:
-    """One check for each collective that was done."""
+    """Return one check for each collective that was done."""
     return [check for op in TITLES if (check := _judge(reports, op)) is not None]
 
 

@@ -15,7 +15,7 @@ order = 4  # in which judges are asked
 
 
 def judge(reports: Reports) -> list[Check]:
-    """The links, and the names of the hosts."""
+    """Judge the names of the hosts, and the links between ranks."""
     return [*_names(reports), *_sockets(reports)]
 
 

@@ -24,7 +24,7 @@ order = 7  # in which judges are asked
 
 
 def judge(reports: Reports) -> list[Check]:
-    """Bandwidth, and slow ranks."""
+    """Judge bandwidth, and find slow ranks."""
     timed = {rank: report["pace"] for rank, report in reports.at_work.items() if report["pace"]}
     slow = _slow_ranks(reports, timed)
     return [*_bandwidth(reports, timed), *slow]

@@ -21,7 +21,7 @@ order = 2  # in which judges are asked
 
 
 def judge(reports: Reports) -> list[Check]:
-    """Problems by rank, or one check that all went through."""
+    """Return the problems by rank, or one check that all went through."""
     found = [_died(reports, rank, report) for rank, report in reports.of.items() if "died" in report]
     found += [_silent(reports, rank, at) for rank, at in reports.silent.items()]
     found += [_stuck(reports, rank, report) for rank, report in reports.at_work.items() if not _depends(report["at"])]

@@ -22,7 +22,7 @@ _CARDS = {"notice": "healthy", "warning": "cannot-tell", "error": "error"}
 
 
 def render(command: str, answer: Any, name: str) -> str:
-    """The text that `hypocenter COMMAND --format NAME` prints, with a final newline.
+    """Return the text that `hypocenter COMMAND --format NAME` prints, with a final newline.
 
     Args:
         command: the words after `hypocenter`.

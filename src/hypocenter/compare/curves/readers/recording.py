@@ -95,9 +95,10 @@ def _is_grad(batch: pa.RecordBatch) -> pa.Array:
 
 
 def _digests(run: RecordedRun, ranks: Sequence[int]) -> dict[int, str]:
-    """One digest per step, `names-values`: of the integer inputs of all its micro-batches, which are recorded at every
-    step. The first part tells which inputs they were, and over how many ranks: only digests of the same inputs can be
-    compared."""
+    """Return one digest per step, `names-values`: of the integer inputs of all its micro-batches, which are recorded
+    at every step. The first part tells which inputs they were, and over how many ranks: only digests of the same
+    inputs can be compared.
+    """
     part = {rank: n for n, rank in enumerate(ranks)}
     names: dict[int, hashlib._Hash] = {}
     values: dict[int, hashlib._Hash] = {}

@@ -113,7 +113,7 @@ def _value(message: memoryview) -> tuple[str, float | None]:
 
 
 def _tensor(message: memoryview) -> float | None:
-    """TensorProto of one float or double: dtype 1, tensor_shape 2, tensor_content 4, float_val 5, double_val 6."""
+    """Return the number in a TensorProto (fields: dtype 1, tensor_content 4, float_val 5, double_val 6), or None."""
     dtype, numbers, content = 0, [], b""
     for name, _, value in wire.fields(message):
         if name == 1 and isinstance(value, int):

@@ -106,7 +106,7 @@ def _history(record: bytes, found: Collector) -> None:
 
 
 def _row(message: memoryview, found: Collector) -> None:
-    """HistoryRecord: item 1 (key 1, nested_key 2, typed values 3 to 8, value_json 16), step 2 (num 1)."""
+    """Add a HistoryRecord: item 1 (key 1, nested_key 2, typed values 3 to 8, value_json 16), step 2 (num 1)."""
     row: dict[str, float] = {}
     step: int | None = None
     for name, kind, value in wire.fields(message):
