@@ -121,7 +121,7 @@ class ErrorAnswer(Struct, frozen=True, kw_only=True):
 
 
 def error_answer(error: HypocenterError) -> ErrorAnswer:
-    """Return the same words as in the frame on stderr; a part that is not known is the empty text."""
+    """Return the answer with the words of the frame on stderr; a part that is not known is the empty text."""
     return ErrorAnswer(slug=error.slug, what=error.what, where=error.where, why=error.why, fix=error.fix)
 
 

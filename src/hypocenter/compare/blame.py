@@ -255,8 +255,7 @@ def common_factor(judged: JudgedStep) -> CommonFactor | None:
 
 
 def _parts(judged: JudgedStep, at: np.ndarray) -> tuple[Reals, Reals]:
-    """Return each row of the candidate as a multiple of the baseline, and the norm of what is left, in the baseline's.
-    baseline's.
+    """Return by which factor each row is the baseline's, and what is left, in units of the baseline's norm.
 
     Where only summaries are known the multiple is that of the norms, and nothing is known to be left.
     """

@@ -128,7 +128,7 @@ class Case:
         return [row for row in self.step if _fits(row, phase, site, port)]
 
     def rows_before(self, *, phase: Phase | None = None, site: str | None = None, port: str = "") -> list[PairedRow]:
-        """Return such rows of the step that was compared before; arguments as of `rows`."""
+        """Return the same rows as `rows`, but of the step that was compared before."""
         return [row for row in self.before if _fits(row, phase, site, port)]
 
     @cached_property

@@ -324,7 +324,7 @@ def _sketches(table: pa.Table, index: Ints, group: Ints, n_shards: Ints, are_of_
 
 
 def with_placements(table: pa.Table, known: dict[_Of, str] | None = None) -> pa.Table:
-    """Give rows of parameters and gradients without placement the one that is known of them.
+    """Fill in missing placements of parameters and gradients with those known of the same rank and site.
 
     Digests carry placements, and are written on a schedule; norms are written at each step and carry none. A gradient
     before its reduction is placed as nothing else is, and stays without.

@@ -64,7 +64,7 @@ def grad_norms(table: pa.Table, places: Mapping[int, Place], port: str = "grad")
 
 
 def job_grad_norms(tables: Iterable[tuple[int, pa.Table]], places: Mapping[int, Place]) -> Iterator[GradNorm]:
-    """Yield the same norms for a job larger than memory: rows come rank by rank, and are merged step by step.
+    """Yield the norms as `grad_norms` does, for a job larger than memory: rows are merged step by step.
 
     Args:
         tables: (rank, readings of phase grad in columns of READS), ranks rising.

@@ -108,7 +108,7 @@ def _diff(before: Sequence[str], after: Sequence[str], name: str) -> str:
 
 
 def statements(text: Text, lines: Sequence[int], *, cast_back: bool = False) -> list[Edit]:
-    """Return edits that put the statements at some lines into such blocks; neighbours share one.
+    """Return edits that put the statements at some lines into float32 blocks; neighbours share one.
 
     Args:
         cast_back: give each result the format of its first operand.

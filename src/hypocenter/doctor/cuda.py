@@ -135,7 +135,7 @@ def exports(folder: str, libraries: str = "") -> tuple[str, ...]:
 
 
 def exports_of(machine: Machine, toolkit: Toolkit) -> tuple[str, ...]:
-    """Return such lines, with the folder that really holds the libraries."""
+    """Return the lines of `exports`, with the folder that really holds the libraries."""
     return exports(toolkit.folder, library_folder(machine, toolkit.folder))
 
 

@@ -156,7 +156,7 @@ class Keeper:
         return [p for p in parts if p.writer == writer and (writer != self._writer or p.last < current)]
 
     def _whole(self, writer: str, current: int) -> list[Part]:
-        """Return those of them whose readings are all there."""
+        """Return the ended parts of a writer whose readings are all there."""
         return [part for part in self._ended(writer, current, "events") if not part.is_gathered]
 
     def _roll_old(self, work: Rewriting, writer: str, current: int) -> None:

@@ -64,7 +64,7 @@ def parts_of(folder: Path, kinds: Collection[str] = ROWS) -> list[Part]:
 
 
 def standing_of(parts: Sequence[Part]) -> list[Part]:
-    """Return those of all parts that no other part stands for."""
+    """Return the parts whose rows no other part holds as well."""
     return [part for _, group in groupby(parts, lambda p: (p.kind, p.writer)) for part in _standing(list(group))]
 
 

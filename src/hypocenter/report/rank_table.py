@@ -94,7 +94,7 @@ def rank_lines(states: Sequence[RankState], diagnosis: Diagnosis) -> list[dict[s
 
 
 def in_words(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """Yield the same as a table under headings."""
+    """Yield the ranks (as of `rank_lines`) as a table under headings."""
     rows = [
         (
             str(line["rank"]),

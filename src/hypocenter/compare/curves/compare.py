@@ -375,7 +375,6 @@ class Answer:
 
 def answer(found: Evidence, checks: Sequence[Check], *, same_kind: bool) -> Answer:
     """Say departed if an accusing check failed, accepted if all that decide passed, else that it cannot be told.
-    told.
 
     A grad norm alone that is apart accuses nobody when two kinds of log were compared, which may print it before and
     after clipping or scaling, or when the noise was not measured.

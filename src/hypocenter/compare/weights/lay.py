@@ -134,8 +134,8 @@ def part_error(layout: Layout, whole: Tensor, parts: Sequence[Tensor]) -> float:
 
 
 def reordering_error(layout: Layout, mine: Tensor, yours: Tensor) -> float:
-    """Return that error of a tensor that is fused on both sides: `layout.kind` is the candidate's order, the
-    baseline has the other.
+    """Return the error as `part_error` does, for a tensor that both sides fuse: `layout.kind` is the candidate's
+    order, the baseline has the other.
     """
     ours = replace(layout, kind="interleaved" if layout.kind == "concatenated" else "concatenated")
     if not _is_whole(ours) or not _is_whole(layout) or sum(layout.sizes) != yours.shape[layout.dim]:

@@ -41,7 +41,7 @@ def render(
 
 
 def render_html(recorded: Recorded, diagnosis: Diagnosis) -> str:
-    """Return the same as an element of an HTML page, as a notebook shows it."""
+    """Return the findings as an element of an HTML page, as a notebook shows it."""
     lines = _lines(outline(recorded, diagnosis), PLAIN_WIDTH, (), ())
     return as_html(*lines)
 

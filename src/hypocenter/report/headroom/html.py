@@ -126,7 +126,7 @@ def _row(line: Line) -> list[Any]:
 
 
 def _of_scaled(found: ScaledHeadroom, asked: Answer, kept: Sequence[int]) -> dict[str, Any]:
-    """Return the same of a format with scales of its own: nothing overflows, its limits move with the data."""
+    """Return what a page says of a format with scales of its own: nothing overflows, limits move with the data."""
     by_place = {(s.phase, s.site, s.port, s.dtype): s for s in found.sites}
     rows: list[list[Any]] = []
     for at in kept:
