@@ -292,7 +292,7 @@ def _calibrations(op: pa.Array) -> Ints:
 
 
 def ahead(items: Iterable[T]) -> Iterator[T]:
-    """Yield the items in order while a thread reads ahead; its exceptions are raised here, and it ends with us."""
+    """Yield the items in order while a thread reads ahead; its errors are raised here, and it stops with the caller."""
     waiting: Queue[tuple[T | None, BaseException | None, bool]] = Queue(_AHEAD)
     is_over = threading.Event()
 

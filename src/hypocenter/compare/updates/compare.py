@@ -205,7 +205,7 @@ def _apart(mine: Options, other: Options) -> list[str]:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Return whether two numbers are equal up to float32: a framework that computes in it states 0.8999999761581421."""
+    """Return whether two numbers are equal up to float32's rounding: some frameworks state 0.9 as 0.89999998."""
     if not (isinstance(a, float) and isinstance(b, float)):
         return a == b
     return a == b or abs(a - b) <= _FLOAT32 * max(abs(a), abs(b))
