@@ -48,5 +48,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The public names, also those that are not loaded yet; not the rooms of the package."""
+    """Return the public names, also those that are not loaded yet; not the subpackages."""
     return sorted({*__all__, *(name for name in globals() if name.startswith("__"))})

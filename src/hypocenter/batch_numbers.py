@@ -39,7 +39,7 @@ row of the largest magnitude; share of each class."""
 
 @functools.cache
 def keys() -> tuple[Words, Words]:
-    """Odd keys of the columns of a digest: of whole words, and of their upper halves."""
+    """Return odd keys for the columns of a digest: of whole words, and of their upper halves."""
     with np.errstate(over="ignore"):
         numbers = _splitmix(np.arange(2 * ROW, dtype=np.uint64)) | np.uint64(1)
     found = numbers.view(np.int64)
@@ -47,13 +47,13 @@ def keys() -> tuple[Words, Words]:
 
 
 def signed(number: int) -> int:
-    """Modulo 2**64, as int64 has it."""
+    """Return the number modulo 2**64, as a signed int64 holds it."""
     number &= _ALL_BITS
     return number - (1 << 64) if number >> 63 else number
 
 
 def digest(raw: Raw) -> int:
-    """The digest of an array's bytes: see hypocenter.tap.digest."""
+    """Return the digest of an array's bytes: see hypocenter.tap.digest."""
     words = _words(raw)
     if (n := len(words)) > ROW:
         return signed(of_rows([words]) + LENGTH * len(raw))
@@ -62,7 +62,7 @@ def digest(raw: Raw) -> int:
 
 
 def of_rows(blocks: Iterable[Words]) -> int:
-    """A digest without what its length adds. NumPy's loops over integers take half the time of torch's on a CPU.
+    """Return a digest without what its length adds (NumPy takes half of torch's time for it on a CPU).
 
     Args:
         blocks: the words in order; each but the last is a whole number of rows.
@@ -81,7 +81,7 @@ def of_rows(blocks: Iterable[Words]) -> int:
 
 
 def moments(values: NDArray[Any]) -> tuple[float, float, float, float]:
-    """Smallest and largest value, mean, standard deviation of a flat array. -inf counts as 0."""
+    """Return smallest and largest value, mean and standard deviation of a flat array. -inf counts as 0."""
     with np.errstate(all="ignore"):  # of what is not finite nothing is said: that is the program's to see
         low, high = float(np.minimum.reduce(values)), float(np.maximum.reduce(values))
         if low == -math.inf:  # an additive mask
@@ -93,7 +93,7 @@ def moments(values: NDArray[Any]) -> tuple[float, float, float, float]:
 
 
 def rows_kept(shapes: Sequence[tuple[int, int] | None]) -> list[int]:
-    """Which tables of a batch have numbers of rows. The first says which rows are kept.
+    """Return which tables of a batch have numbers of rows; the first of them says which rows are kept.
 
     Args:
         shapes: (rows, elements) of each. That with the most elements a row comes first; what has another number of
@@ -109,12 +109,12 @@ def rows_kept(shapes: Sequence[tuple[int, int] | None]) -> list[int]:
 
 
 def stride_of_rows(n_elements: int) -> int:
-    """At which elements of a row are looked at."""
+    """Return the distance between the elements of a row that are looked at."""
     return max(1, math.ceil(n_elements / LOOKED_AT))
 
 
 def row_numbers(bits: NDArray[Any]) -> Words:
-    """A number below 2**BITS for each row of a table, [rows]; 0 for a row of equal elements.
+    """Return a number below 2**BITS for each row of a table, [rows]; 0 for a row of equal elements.
 
     Args:
         bits: [rows, elements], whole numbers of the size of the elements.
@@ -140,7 +140,7 @@ def row_numbers(bits: NDArray[Any]) -> Words:
 
 @functools.lru_cache(maxsize=64)
 def places(n: int) -> Words:
-    """Where a sample of `n` elements stands, and the element after each: [2, SAMPLE]."""
+    """Return where the elements of a sample of `n` elements are, and the element after each: [2, SAMPLE]."""
     at = np.arange(SAMPLE, dtype=np.int64) * n // SAMPLE
     return np.stack([at, (at + 1) % n])
 
@@ -148,7 +148,7 @@ def places(n: int) -> Words:
 def shares(
     values: NDArray[np.float32], shapes: Sequence[tuple[int, int]], is_whole: Sequence[bool], first_whole: int
 ) -> NDArray[np.float32]:
-    """What the tensors of a batch are made of: [tensors, N_SHARES].
+    """Return numbers that tell what the tensors of a batch are made of: [tensors, N_SHARES].
 
     Args:
         values: [tensors, 2, SAMPLE], of each what stands at its `places`.
@@ -186,7 +186,7 @@ def _words(raw: Raw) -> Words:
 
 
 def _splitmix(numbers: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """SplitMix64 of Steele, Lea and Flood (2014): the same numbers everywhere, whatever the random state."""
+    """Return SplitMix64 (Steele, Lea and Flood, 2014): the same numbers everywhere, whatever the random state."""
     z = (numbers + np.uint64(1)) * np.uint64(0x9E37_79B9_7F4A_7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58_476D_1CE4_E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D0_49BB_1331_11EB)

@@ -13,7 +13,7 @@ _able: dict[str, tuple[Any, ...]] = {}  # by the name of torch's backend outside
 
 
 def is_capturing(kind: str | None = None) -> bool:
-    """Ask torch, if it is there. This runs for each operation of loss code.
+    """Return whether torch, if imported, is capturing a graph now. This runs for each operation of loss code.
 
     Args:
         kind: of device; None: of any that can capture.
@@ -36,14 +36,15 @@ def is_capturing(kind: str | None = None) -> bool:
 
 
 def reuses_memory() -> bool:
-    """Whether compiled code replays graphs here (mode="reduce-overhead"): any result of it, and a gradient that it has
-    given, is overwritten by its next run, whoever holds it."""
+    """Return whether compiled code replays graphs here (mode="reduce-overhead"): any result of it, and any gradient
+    that it has given, is overwritten by its next run, whoever holds it.
+    """
     trees = sys.modules.get("torch._inductor.cudagraph_trees")
     return bool(getattr(getattr(trees, "local", None), "tree_manager_containers", None))
 
 
 def _modules(torch: Any, outside: str) -> tuple[Any, ...]:
-    """Of devices that this build of torch can use and that can capture. `outside`: the backend from another package."""
+    """Return the modules of devices that this torch can use and that can capture. `outside`: of another package."""
     built = (name for name in ("cuda", "xpu", outside) if getattr(torch._C, f"_has_{name}", True))
     there = (vars(torch).get(name) for name in built)
     found = tuple(module for module in there if hasattr(module, "is_current_stream_capturing"))

@@ -37,7 +37,7 @@ class Catalogue(Generic[T]):
     """Entries by key, filled by importing the files of `package`, of the entry points `group` and of plug-ins."""
 
     def __init__(self, package: str, group: str = "", entry: Callable[[str, Any], T | None] | None = None) -> None:
-        """`entry` makes an entry of a module and its name, None of one that is none; without it files register."""
+        """Make an empty catalogue. `entry` makes an entry of a module (None: it is none); without it files register."""
         self.package, self.group, self._entry = package, group, entry
         self.broken: list[Broken] = []
         self._entries: dict[str, T] = {}
@@ -50,7 +50,7 @@ class Catalogue(Generic[T]):
         self._entries[key] = entry
 
     def adding(self, key: str, make: Callable[[F], T]) -> Callable[[F], F]:
-        """A decorator that adds the entry that `make` makes of what it decorates, and gives that back as it is."""
+        """Return a decorator that adds the entry that `make` makes of what it decorates, which it returns as it is."""
 
         def register(decorated: F) -> F:
             self.register(key, make(decorated))
@@ -70,20 +70,20 @@ class Catalogue(Generic[T]):
                 self._attempt(plugin, lambda name=plugin: import_plugin(name))
 
     def entries(self) -> dict[str, T]:
-        """Everything registered so far, sorted by key (load first)."""
+        """Return everything registered, sorted by key, after loading the folder."""
         self.load()
         return dict(sorted(self._entries.items()))
 
     def in_order(self) -> list[T]:
-        """All entries, by the `order` that each states (100 where it states none), then by key."""
+        """Return all entries, by the `order` that each states (100 where it states none), then by key."""
         return sorted(self.entries().values(), key=lambda entry: getattr(entry, "order", 100))
 
     def names(self) -> tuple[str, ...]:
-        """The files of the folder, sorted; nothing is imported."""
+        """Return the names of the files in the folder, sorted; nothing is imported."""
         return tuple(sorted(info.name for info in self._files()))
 
     def get(self, name: str) -> T | None:
-        """The entry of this name. One of the folder is found without importing the others."""
+        """Return the entry of this name, or None; one of the folder is found without importing the others."""
         if name in self.names() and self.package not in self._loaded:
             self._scan_file(name)
         if name not in self._entries:
@@ -144,12 +144,12 @@ class Catalogue(Generic[T]):
 
 
 def about(described: object) -> str:
-    """The first line of a docstring: what an entry is, for lists of them."""
+    """Return the first line of a docstring: what an entry is, for lists of them."""
     return (described.__doc__ or "").strip().partition("\n")[0]
 
 
 def having(attribute: str) -> Callable[[str, Any], Any]:
-    """Entries are the modules that have this name; others of the folder help them."""
+    """Return a maker of entries that takes modules that have this attribute; others of the folder only help them."""
     return lambda _, module: module if hasattr(module, attribute) else None
 
 

@@ -94,7 +94,7 @@ class Config:
 
     @property
     def looks_at_relations(self) -> bool:
-        """Whether what must not matter is changed in replays: by default where steps may be done again."""
+        """Whether replays change what must not matter: by default where steps may be done again."""
         if self.relations == "auto":
             return self.audit != "never" and self.replay
         return self.relations != "never"
@@ -130,12 +130,12 @@ def from_json(text: str) -> Config:
 
 
 def to_json(config: Config) -> str:
-    """The config as one line of JSON."""
+    """Return the config as one line of JSON."""
     return msgspec.json.encode(asdict(config)).decode()
 
 
 def to_variable(config: Config) -> str:
-    """The same for the environment, percent-encoded: launchers put it on a shell's command line, quoted or not."""
+    """Return the config for the environment, percent-encoded: launchers put it on a shell's command line."""
     return quote(to_json(config), safe=":,/").replace("~", "%7E")
 
 
@@ -254,7 +254,7 @@ def _check_keep(config: Config, origin: str) -> None:
 
 
 def bytes_kept(keep: str | None, n_ranks: int) -> int:
-    """What each rank of a job may take on disk, in bytes.
+    """Return what each rank of a job may take on disk, in bytes.
 
     Args:
         keep: as the option has it; None: KEPT, and no more than a share of KEPT_OF_JOB.
@@ -264,7 +264,7 @@ def bytes_kept(keep: str | None, n_ranks: int) -> int:
 
 
 def size_of(text: str) -> int:
-    """Bytes of a size: `2GiB`, `500 MB`, `1048576`.
+    """Return the bytes of a size: `2GiB`, `500 MB`, `1048576`.
 
     Raises:
         ValueError: it is none.
@@ -277,7 +277,7 @@ def size_of(text: str) -> int:
 
 
 def checked_seed(seed: int, origin: str) -> int:
-    """The seed.
+    """Return the seed, or raise ConfigError where it is out of range.
 
     Raises:
         ConfigError: NumPy and PYTHONHASHSEED cannot take it.
@@ -288,7 +288,7 @@ def checked_seed(seed: int, origin: str) -> int:
 
 
 def _with_whole_paths(config: Config, origin: str) -> Config:
-    """What is read while training is found also by a process in another folder; what is not there is said now."""
+    """Make paths absolute, so that a process in another folder finds them; a missing one is an error now."""
     given = {name: path for name in _READ if (path := getattr(config, name)) is not None}
     for name, path in given.items():
         if not Path(path).exists():
@@ -298,7 +298,7 @@ def _with_whole_paths(config: Config, origin: str) -> Config:
 
 
 def _plugin(name: str, origin: str) -> str:
-    """A plug-in's file by its whole path, or the name of its module."""
+    """Return a plug-in's file by its absolute path, or the name of its module."""
     if not name.endswith(".py"):
         return name
     if not Path(name).is_file():

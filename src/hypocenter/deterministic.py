@@ -39,7 +39,7 @@ seeded: set[str] = set()
 
 
 def environment(environ: Mapping[str, str], seed: int) -> dict[str, str]:
-    """The variables that are to be set, or set to something else, so that a process is deterministic.
+    """Return the variables that must be set, or changed, for a process to be deterministic.
 
     Args:
         environ: as it is; a value in it that serves as well is left.
@@ -51,7 +51,7 @@ def environment(environ: Mapping[str, str], seed: int) -> dict[str, str]:
 
 
 def at_import(module: str, seed: int, *, deterministic: bool) -> None:
-    """`random`, `numpy` or `mindspore` has just been imported: seed it, before anything is drawn."""
+    """Seed a module that has just been imported (`random`, `numpy` or `mindspore`), before anything is drawn."""
     if module == "random":
         seed_random(seed)
     elif module == "numpy":
@@ -62,14 +62,14 @@ def at_import(module: str, seed: int, *, deterministic: bool) -> None:
 
 
 def seed_random(seed: int) -> None:
-    """Python's own generator."""
+    """Seed Python's own generator."""
     import random
 
     random.seed(seed)
 
 
 def seed_numpy(seed: int) -> None:
-    """NumPy's global generator, if NumPy is there."""
+    """Seed NumPy's global generator, if NumPy is imported."""
     numpy: Any = sys.modules.get("numpy")
     if numpy is not None:
         numpy.random.seed(seed)
@@ -79,7 +79,7 @@ _OURS = "is_hypocenters"
 
 
 def switch_mindspore(seed: int, *, deterministic: bool) -> None:
-    """MindSpore's seeds and, when wanted, its deterministic switch; nothing where it is not imported."""
+    """Seed MindSpore and, when wanted, switch it to deterministic; do nothing where it is not imported."""
     mindspore: Any = sys.modules.get("mindspore")
     if mindspore is None:
         return
@@ -93,7 +93,7 @@ def switch_mindspore(seed: int, *, deterministic: bool) -> None:
 
 
 def _set_once(mindspore: Any) -> None:
-    """Switch it on; a program that does so itself later is not told that it was on already, which is an error there."""
+    """Switch it on so that the program may do so again later, which MindSpore otherwise makes an error."""
     own: Any = mindspore.set_deterministic
     if hasattr(own, _OURS):
         return

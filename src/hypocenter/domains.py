@@ -21,44 +21,44 @@ class Domain:
     outside: str  # a number that is not in it, in words
 
     def has(self, low: float | None, high: float | None) -> bool:
-        """Whether all numbers between two are in it; None: that end is not known."""
+        """Return whether all numbers between two are in the domain; None: that end is not known."""
         return not (low is not None and low < self.low) and not (high is not None and high > self.high)
 
     def end_near(self, number: float) -> float | None:
-        """The end of it that a number outside lies nearest to; None: it has no ends."""
+        """Return the end of the domain that a number outside lies nearest to; None: it has no ends."""
         ends = [end for end in (self.low, self.high) if math.isfinite(end)]
         return min(ends, key=lambda end: abs(end - number), default=None)
 
     def left(self, operands: Sequence[Any]) -> Any:
-        """Where an operand lies outside: a mask of its kind (an array, a tensor, a bool); None: there is no operand."""
+        """Return where an operand lies outside: a mask of its kind (array, tensor, bool); None without an operand."""
         x = operands[self.of] if self.of < len(operands) else None
         return None if x is None else (x < self.low) | (x > self.high)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Power(Domain):
-    """Of x ** y: a negative x has a power only if y is whole."""
+    """The domain of x ** y: a negative x has a power only if y is whole."""
 
     def has(self, low: float | None, high: float | None) -> bool:
-        """The base alone does not tell."""
+        """Return True: the base alone does not tell."""
         return True
 
     def left(self, operands: Sequence[Any]) -> Any:
-        """Negative bases with an exponent that is not whole."""
+        """Return where a base is negative and its exponent is not whole; None without an exponent."""
         if len(operands) < 2 or operands[1] is None:
             return None
         return (operands[0] < 0) & (operands[1] % 1 != 0)
 
 
 class _Poles(Domain):
-    """Of the gamma function and its kin: infinite at 0, -1, -2, ..."""
+    """The domain of the gamma function and the like: infinite at 0, -1, -2, ..."""
 
     def has(self, low: float | None, high: float | None) -> bool:
-        """Its ends do not tell."""
+        """Return True: the ends do not tell."""
         return True
 
     def left(self, operands: Sequence[Any]) -> Any:
-        """0 and negative whole numbers."""
+        """Return where the operand is 0 or a negative whole number."""
         return (operands[0] <= 0) & (operands[0] % 1 == 0)
 
 

@@ -74,5 +74,5 @@ class MissingFrameworkError(HypocenterError):
 
 
 def first_line(error: BaseException) -> str:
-    """What an exception says, at most 160 characters; its class where it says nothing."""
+    """Return what an exception says, at most 160 characters; its class where it says nothing."""
     return next(iter(str(error).splitlines()), type(error).__name__)[:160]

@@ -15,7 +15,7 @@ SCALE = "float8_e8m0fnu"
 
 @cache
 def numbers_of(dtype: str) -> NDArray[np.float64] | None:
-    """The value of each code; None of a format that has not eight bits."""
+    """Return the number that each of the 256 codes stands for; None for a format that has not eight bits."""
     codes = np.arange(256)
     if dtype == SCALE:
         return np.append(np.ldexp(1.0, codes[:-1] - 127), np.nan)

@@ -29,7 +29,7 @@ class Format:
 
     @property
     def smallest_normal(self) -> float:
-        """Below it values lose precision."""
+        """The smallest normal number; below it values lose precision."""
         return 2.0**self.smallest_exponent
 
     @property
@@ -39,7 +39,7 @@ class Format:
 
     @property
     def eps(self) -> float:
-        """Distance from 1 to the next larger number."""
+        """The distance from 1 to the next larger number."""
         return 2.0**-self.fraction_bits
 
     @property
@@ -49,7 +49,7 @@ class Format:
 
     @property
     def noise(self) -> float:
-        """How far off a value is put, relative, where noise is measured: one rounding, two where the format adds up.
+        """The relative error of a value where noise is measured: one rounding, two where the format itself adds up.
 
         Sums of shorter formats than float32 are formed in float32, and rounded once.
         """
@@ -57,22 +57,22 @@ class Format:
 
     @property
     def whole_up_to(self) -> int:
-        """All whole numbers up to this one are in the format; of larger ones only some."""
+        """The number up to which all whole numbers are in the format; of larger ones only some are."""
         return 2 ** (self.fraction_bits + 1)
 
     @property
     def least_kept(self) -> float:
-        """Smaller numbers may be flushed to zero: subnormal ones, which all devices keep in float16 only."""
+        """The least number that is kept: smaller ones may become zero, as devices keep subnormals only in float16."""
         return self.smallest_subnormal if self.name == "float16" else self.smallest_normal
 
     @property
     def overflows_from(self) -> Fraction:
-        """Half a step above `max`: larger magnitudes overflow, and this one too where the format has an infinity."""
+        """The magnitude from which numbers overflow, half a step above `max`; it itself only if there is an inf."""
         return Fraction(self.max) + Fraction(2) ** (self.largest_exponent - self.fraction_bits - 1)
 
     @property
     def flushes_to(self) -> Fraction:
-        """Half the smallest subnormal: this and all smaller magnitudes become zero, by the tie to even."""
+        """The magnitude up to which all become zero: half the smallest subnormal, by the tie to even."""
         return Fraction(2) ** (self.smallest_exponent - self.fraction_bits - 1)
 
 
@@ -137,7 +137,7 @@ def find_format(name: str) -> Format:
 
 
 def format_of(dtype: object) -> Format | None:
-    """The format that the numbers of a dtype are held in: both parts of a complex one; None of integers and others.
+    """Return the format that a dtype's numbers have (of a complex one both parts); None for integers and others.
 
     Args:
         dtype: of torch or NumPy, or its name ("bfloat16", "torch.bfloat16").

@@ -18,7 +18,7 @@ NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
 def to_json(value: Any) -> str:
-    """Indented JSON in the order of the fields, with a final newline.
+    """Return indented JSON in the order of the fields, with a final newline.
 
     A number that is not finite becomes the text "NaN", "Infinity" or "-Infinity" (bare NaN is not JSON); null in an
     answer whose class says `SPELLS_OUT = False`.
@@ -30,7 +30,7 @@ def to_json(value: Any) -> str:
 
 
 def plain(value: Any, *, spell_out: bool | None = None) -> Any:
-    """The value with nothing in it that JSON or UTF-8 cannot hold."""
+    """Return the value as plain JSON values, without anything that JSON or UTF-8 cannot hold."""
     if spell_out is None:
         spell_out = getattr(value, "SPELLS_OUT", True)
     if isinstance(value, float) and not math.isfinite(value):
@@ -50,7 +50,7 @@ def plain(value: Any, *, spell_out: bool | None = None) -> Any:
 
 
 def published(answer: type) -> dict[str, Any]:
-    """The JSON Schema (draft 2020-12) of an answer as `to_json` writes it.
+    """Return the JSON Schema (draft 2020-12) of an answer as `to_json` writes it.
 
     All its fields are written, no others are, and a number may be one that is not finite. A field whose metadata says
     `optional` came later: what an older version wrote lacks it and is valid still.
@@ -64,7 +64,7 @@ def published(answer: type) -> dict[str, Any]:
 
 
 def _as_written(schema: Any, spell_out: bool) -> Any:
-    """The schema of what is written, made from the schema of a type."""
+    """Turn the schema of a type into that of what is written."""
     if isinstance(schema, list):
         return [_as_written(inner, spell_out) for inner in cast(list[Any], schema)]
     if not isinstance(schema, dict):
@@ -85,7 +85,7 @@ def _as_written(schema: Any, spell_out: bool) -> Any:
 
 
 def _of_key(key: str, inner: Any, spell_out: bool) -> Any:
-    """What stands under one key of a schema: names of fields are no keywords, and an enumeration holds values."""
+    """Turn what stands under one key of a schema: names of fields are no keywords, an enumeration holds values."""
     if key == "properties":
         return {name: _as_written(field, spell_out) for name, field in inner.items()}
     if key == "description":

@@ -34,7 +34,7 @@ class Task:
 
 
 def launcher(environ: Mapping[str, str] = os.environ) -> str:
-    """The innermost launcher: torchrun under srun is torchrun."""
+    """Return the name of the innermost launcher (torchrun under srun is torchrun); "" when there is none."""
     for variable, name in _NAMES:
         if variable in environ and (name != "srun" or _in_a_step(environ)):
             return name
@@ -42,7 +42,7 @@ def launcher(environ: Mapping[str, str] = os.environ) -> str:
 
 
 def rank_and_size(environ: Mapping[str, str] = os.environ) -> tuple[int, int] | None:
-    """(global rank, number of ranks) as the innermost launcher gave them; None when none did."""
+    """Return (global rank, number of ranks) as the innermost launcher gave them; None when none did."""
     pairs = [("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")]
     if _in_a_step(environ):
         size = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environ else "SLURM_NTASKS"
@@ -55,7 +55,7 @@ def rank_and_size(environ: Mapping[str, str] = os.environ) -> tuple[int, int] | 
 
 
 def task(environ: Mapping[str, str] = os.environ) -> Task | None:
-    """Which of several tasks this is; None for a process that is alone."""
+    """Return which of several tasks this process is; None for a process that is alone."""
     known = rank_and_size(environ)
     if known is None or known[1] < 2:
         return None
@@ -63,14 +63,14 @@ def task(environ: Mapping[str, str] = os.environ) -> Task | None:
 
 
 def local_rank(environ: Mapping[str, str] = os.environ) -> int | None:
-    """Number of this process on its machine."""
+    """Return the number of this process on its machine; None when no launcher says it."""
     if launcher(environ) == "torchrun":  # srun's SLURM_LOCALID is that of the agent
         return _number(environ, "LOCAL_RANK")
     return next((n for name in _LOCAL_RANK if (n := _number(environ, name)) is not None), None)
 
 
 def attempt(environ: Mapping[str, str] = os.environ) -> int:
-    """How often this rank was started before: by torchrun's agent, and by SLURM that queued the job again."""
+    """Return how often this rank was started before: by torchrun's agent, and by SLURM that queued the job again."""
     elastic = _number(environ, "TORCHELASTIC_RESTART_COUNT") or 0
     per_start = 1 + (_number(environ, "TORCHELASTIC_MAX_RESTARTS") or 0)
     return elastic + per_start * (_number(environ, "SLURM_RESTART_COUNT") or 0)
@@ -91,7 +91,7 @@ def _job(environ: Mapping[str, str]) -> str:
 
 
 def _in_a_step(environ: Mapping[str, str]) -> bool:
-    """Whether srun started this process: a batch script has SLURM_PROCID=0 too, and is no rank."""
+    """Return whether srun started this process: a batch script has SLURM_PROCID=0, too, and is no rank."""
     step = _number(environ, "SLURM_STEP_ID")
     return "SLURM_PROCID" in environ and step is not None and step < _LARGEST_STEP
 

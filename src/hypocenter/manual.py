@@ -19,25 +19,25 @@ class Manual:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Headings that the page lacks or leaves empty."""
+        """The headings that the page lacks or leaves empty."""
         given = {heading for heading, text in self.sections if text}
         return tuple(heading for heading in HEADINGS if heading not in given)
 
     def markdown(self, title: str) -> str:
-        """The page as Markdown below a second-level heading."""
+        """Return the page as Markdown below a second-level heading."""
         parts = [f"## {title}", self.message]
         parts += [f"**{heading}.** {text}" for heading, text in self.sections]
         return "\n\n".join(parts) + "\n"
 
 
 def page_of(function: Callable[..., object]) -> Manual:
-    """The page of a catalogue's entry: the docstring of its file, or of the function itself where the file has none."""
+    """Return the page of a catalogue's entry: the docstring of its file, or of the function where that has none."""
     module = sys.modules.get(function.__module__)
     return parse((module.__doc__ if module is not None else None) or function.__doc__)
 
 
 def parse(docstring: str | None) -> Manual:
-    """Read a docstring; without one the page is empty and all headings are missing."""
+    """Read the page of a docstring; without one the page is empty and all headings are missing."""
     lines = inspect.cleandoc(docstring or "").splitlines()
     sections: list[tuple[str, list[str]]] = []
     for line in lines[1:]:

@@ -81,7 +81,7 @@ class Summary:
 
     @property
     def n_nonfinite(self) -> int:
-        """Number of NaN and infinite elements."""
+        """The number of NaN and infinite elements."""
         return self.n_nan + self.n_posinf + self.n_neginf
 
 

@@ -75,5 +75,5 @@ class Trace(msgspec.Struct, kw_only=True):
     is_cut: str = ""  # why events are missing; empty: none are
 
     def place_of(self, event: Event) -> Place:
-        """Where it happened."""
+        """Return where an event happened; an empty Place when that is not known."""
         return self.places[event.place] if 0 <= event.place < len(self.places) else Place()

@@ -35,7 +35,7 @@ _VARIANT = re.compile(r"(Ext|Scalar|Tensor|View|Dim|V[2-9]|D)+$")
 
 
 def canonical(op: str) -> str:
-    """The name in torch's words of an operator of MindSpore: `SumExt` is `sum`, `RealDiv` is `div`."""
+    """Return torch's name of an operator of MindSpore: `sum` for `SumExt`, `div` for `RealDiv`."""
     op = op.removeprefix("Inplace") or op
     if op in MINDSPORE:
         return MINDSPORE[op]

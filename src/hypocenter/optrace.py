@@ -51,7 +51,7 @@ class TracedOp:
 
     @property
     def incoming(self) -> int:
-        """Non-finite kinds in its inputs that are not constants of the program."""
+        """The non-finite kinds in its inputs that are not constants of the program."""
         found = 0
         for edge in self.inputs:
             found |= edge.bits
@@ -59,12 +59,12 @@ class TracedOp:
 
 
 def is_transition(op: TracedOp) -> bool:
-    """Whether values stop being finite here (a kind that no input had), or a bad leaf is first used here."""
+    """Return whether values stop being finite here (a kind no input had), or a bad leaf is first used here."""
     return bool(op.real) and (any(e.producer < 0 and e.real for e in op.inputs) or appears([op.bits], op.inputs))
 
 
 def appears(outputs: Sequence[int], inputs: Sequence[Edge]) -> bool:
-    """Whether the results of an op have a kind of non-finite values that no input had."""
+    """Return whether the results of an op have a kind of non-finite values that no input had."""
     made = incoming = 0
     for bits in outputs:
         made |= bits & REAL

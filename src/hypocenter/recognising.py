@@ -15,11 +15,11 @@ from hypocenter.errors import HypocenterError, UnknownNameError
 
 
 class Recogniser(Protocol):
-    """What a reader needs to be picked."""
+    """What a reader must have, to be picked by what it accepts."""
 
     @property
     def accepts(self) -> Callable[[Any], float]:
-        """How sure it is."""
+        """A function that returns how sure the reader is that a thing is its own, from 0 to 1."""
         ...
 
 
@@ -27,7 +27,7 @@ R = TypeVar("R", bound=Recogniser)
 
 
 def recognised(readers: Catalogue[R], seen: object) -> R | None:
-    """The reader of this; None when nobody knows it."""
+    """Return the reader that is surest of this; None when no reader accepts it."""
     best, found = 0.0, None
     for reader in readers.in_order():
         sure = float(reader.accepts(seen))
@@ -41,7 +41,7 @@ def recognised(readers: Catalogue[R], seen: object) -> R | None:
 def unknown(
     error: type[HypocenterError], what: str, readers: Catalogue[Any], *, where: object, fix: str, empty: str = ""
 ) -> HypocenterError:
-    """The error where nobody knows it: with all that was looked for.
+    """Return the error that no reader accepts this, with all that was looked for.
 
     Args:
         what: "kind of log".
@@ -52,7 +52,7 @@ def unknown(
 
 
 def by_name(readers: Catalogue[R], kind: str, what: str, where: str) -> R:
-    """The reader that somebody named.
+    """Return the reader that somebody named.
 
     Raises:
         UnknownNameError: there is none.

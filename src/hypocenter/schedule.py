@@ -33,7 +33,7 @@ def parse(text: str) -> Schedule:
 
 
 def _part(text: str) -> Schedule | None:
-    """One part of a schedule; None where it is not understood."""
+    """Return the predicate of one part of a schedule; None where the part is not understood."""
     if text == "doubling":
         return _doubles
     if (match := re.fullmatch(r"every=(\d+)", text)) and (period := int(match[1])):

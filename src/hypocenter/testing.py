@@ -136,5 +136,5 @@ with contextlib.suppress(ImportError):
 
     @pytest.fixture(name="check_relations")
     def _fixture() -> Callable[..., Looked]:
-        """`check_relations(model, batch)`: see hypocenter.testing."""
+        """Provide `check_relations(model, batch)` to tests: see hypocenter.testing."""
         return check_relations

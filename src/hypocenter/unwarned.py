@@ -16,7 +16,7 @@ _FORGET = [name for name in ("_filters_mutated", "_filters_mutated_lock_held") i
 
 @contextlib.contextmanager
 def unwarned() -> Generator[None, None, None]:
-    """Within it no warning is shown, counted or made an error."""
+    """Show, count and raise no warning inside."""
     filters: Any = warnings.filters  # changed as a list, of which Python is not told
     silence = ("ignore", None, Warning, None, 0)
     filters.insert(0, silence)
@@ -28,7 +28,7 @@ def unwarned() -> Generator[None, None, None]:
 
 
 class StillShown:
-    """Within it `catch_warnings` does not make Python forget which warnings it has shown."""
+    """A context in which `catch_warnings` does not make Python forget which warnings it has shown."""
 
     __slots__ = ("_filters", "_forget")
 
@@ -48,4 +48,4 @@ class StillShown:
 
 
 def _nothing() -> None:
-    """Put for a moment in the place of what makes Python forget."""
+    """Do nothing: stands for a moment in the place of what makes Python forget."""

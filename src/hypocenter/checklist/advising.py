@@ -31,7 +31,7 @@ _PROSE = 3  # words before a key that still say something without it
 
 
 def fix(item: Item, baseline: Setting, candidate: Setting, side: Configuration) -> str:
-    """What to change so that the candidate says what the baseline says: its line anew, or a key that it lacks.
+    """Say what to change so that the candidate says what the baseline says: its line anew, or a key it lacks.
 
     A key is named only if the candidate's framework has it; else words say what to do.
 
@@ -47,7 +47,7 @@ def fix(item: Item, baseline: Setting, candidate: Setting, side: Configuration) 
 
 
 def _line(item: Item, baseline: Setting, candidate: Setting, side: Configuration) -> str:
-    """What to type, and where; empty if no key of the candidate's says the item."""
+    """Return what to type, and where; empty if no key of the candidate's says the item."""
     if candidate.where.partition(":")[0] in _MEASURED:
         return ""
     own = next((item.fixes[given.table] for given in side.given if given.table in item.fixes), "")
@@ -72,7 +72,7 @@ def _words(item: Item, baseline: Setting, candidate: Setting, side: Configuratio
 
 
 def remarks(item: Item, baseline: Configuration, candidate: Configuration) -> tuple[Remark, ...]:
-    """The item's advice for the sides that it concerns; a recommendation that neither follows, if nothing else."""
+    """Return the item's advice for the sides it concerns; else a recommendation if neither side follows it."""
     told: list[Remark] = []
     for advice in item.advice:
         who = [name for name, side in zip(SIDES, (baseline, candidate), strict=True) if fits(advice.side, item, side)]
@@ -93,7 +93,7 @@ def _is_recommended(item: Item, setting: Setting) -> bool:
 
 
 def _is_unusual(item: Item, setting: Setting) -> bool:
-    """Whether it is another value than the recommended one, and one at all."""
+    """Return whether the value is known, in use, and not the recommended one."""
     return (
         item.recommended is not None
         and setting.unresolved is None
@@ -103,7 +103,7 @@ def _is_unusual(item: Item, setting: Setting) -> bool:
 
 
 def respelled(setting: Setting, target: Value) -> str:
-    """The setting as it stands in its file with its one value replaced; empty if it is not plain which word that is."""
+    """Return the setting's text with its value replaced; empty if it is not plain which word the value is."""
     if isinstance(target, (tuple, bool)) or target is None or not setting.spelled or setting.derived is not None:
         return ""
     places = [match for match in _WORD.finditer(setting.spelled) if _says(setting, match[0])]
@@ -126,14 +126,14 @@ def _written(value: Value) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyLine:
-    """What to type, and in which file."""
+    """A line to type, and the file in which."""
 
     file: str  # empty if none of its lines tells
     text: str
 
 
 def key_line(item: str, target: Value, side: Configuration, fits: Fits) -> KeyLine | None:
-    """The key with which a side says an item, with the value that makes it say another; None: its files have none.
+    """Return the key and value that make a side say an item as another does; None: its files have no such key.
 
     Each key that could be is put there, and what the side then says is looked at.
 
@@ -150,7 +150,7 @@ def key_line(item: str, target: Value, side: Configuration, fits: Fits) -> KeyLi
 
 
 def _tried(item: str, target: Scalar, side: Configuration, fits: Fits) -> Iterator[tuple[int, KeyLine]]:
-    """(how many other items change with it, the line) of every key that does it; what a key says alone comes first."""
+    """Yield (how many other items change, the line) of every key that does it; first keys that say it alone."""
     for at, given in reversed(list(enumerate(side.given))):
         names = table(given.table)
         for keys in (_alone(item, given, names), _together(given, names)):
@@ -173,13 +173,13 @@ def _tried(item: str, target: Scalar, side: Configuration, fits: Fits) -> Iterat
 
 
 def _n_changed(settings: Mapping[str, Setting], side: Configuration) -> int:
-    """How many items say something else than before."""
+    """Count the items that say something else than before."""
     both = {*settings, *side.settings}
     return sum(value_of(settings.get(item)) != value_of(side.settings.get(item)) for item in both)
 
 
 def value_of(setting: Setting | None) -> Value:
-    """None: it is not set."""
+    """Return the value of a setting; None when it is not set."""
     return None if setting is None else setting.value
 
 
@@ -189,12 +189,12 @@ def _setting_in(given: Given, item: str) -> Setting | None:
 
 
 def _alone(item: str, given: Given, names: Table) -> list[str]:
-    """Keys that say the item by themselves; those that are there, or that the model has, first."""
+    """Return keys that say the item by themselves; first those that are there, or that the model has."""
     return _of_model([key for key in names.names if names.item_of(key)[0] == item], given)
 
 
 def _together(given: Given, names: Table) -> list[str]:
-    """Keys that say something together with others."""
+    """Return keys that say something together with others."""
     return _of_model([key for key in names.joined.keys if "*" not in key], given)
 
 
@@ -209,7 +209,7 @@ def _of_model(keys: list[str], given: Given) -> list[str]:
 
 
 def _raws(names: Table, key: str, target: Scalar) -> Iterator[Scalar]:
-    """What could stand there: the value in the framework's own words, or yes or no; None: the key left out."""
+    """Yield what could stand there: the value in the framework's words, or yes or no; None: the key left out."""
     yield from (word for word, value in names.words.get(key, {}).items() if value == target)
     if isinstance(target, str) and key not in names.names:  # `bf16: true`, before `torch_dtype: bfloat16`
         yield from (True, False)
@@ -231,7 +231,7 @@ def _file(given: Given) -> str:
 
 
 def _spelled(given: Given, names: Table, key: str, raw: Scalar) -> str:
-    """As the file would have it: a flag, `key: value`, `key = value`."""
+    """Write the key as the file would have it: a flag, `key: value`, `key = value`."""
     word = str(raw).lower() if isinstance(raw, bool) else f"{raw}"
     if any(entry.spelled.startswith("--") for entry in given.entries):
         flag = next((name for name, meant in names.flags.items() if meant == (key, raw)), key)
@@ -252,12 +252,12 @@ def _spelled(given: Given, names: Table, key: str, raw: Scalar) -> str:
 
 
 def frameworks(side: Configuration) -> str:
-    """`transformers, transformers Trainer`: whose files a side has."""
+    """Name the frameworks whose files a side has: `transformers, transformers Trainer`."""
     return ", ".join(dict.fromkeys(table(given.table).framework for given in side.given))
 
 
 def knows(side: Configuration, name: str) -> bool:
-    """Whether a word that looks like a key, `--min-lr` or `model.theta`, is one of a framework of the side."""
+    """Return whether a word that looks like a key (`--min-lr`, `model.theta`) is known to a framework of the side."""
     key = name.removeprefix("--").replace("-", "_")
     if _CODE.match(name):
         return True
@@ -271,7 +271,7 @@ def knows(side: Configuration, name: str) -> bool:
 
 
 def without_foreign(text: str, sides: tuple[Configuration, ...]) -> str:
-    """The text without the parts, between commas and semicolons, that name keys which none of the sides has."""
+    """Remove the parts, between commas and semicolons, that name keys which none of the sides has."""
     kept: list[str] = []
     for piece in re.split(r"(?<=[;,]) ", text):
         names = [] if piece.startswith(_COMMAND) else list(_NAME.finditer(piece))

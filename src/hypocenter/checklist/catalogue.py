@@ -26,38 +26,38 @@ class Source:
 
     @property
     def name(self) -> str:
-        """The name of the file alone, as places are told with."""
+        """The name of the file alone, which stands in places."""
         return self.path.name
 
     @cached_property
     def is_text(self) -> bool:
-        """Whether it has no byte that text has not."""
+        """Whether the start of the file looks like text: it has no zero byte."""
         return not self.is_directory and b"\0" not in self.start
 
     @cached_property
     def text(self) -> str:
-        """The start as text."""
+        """The start of the file as text."""
         return self.start.decode("utf-8-sig", errors="replace")
 
     @cached_property
     def node(self) -> Node | None:
-        """What a file of JSON, YAML or TOML holds. Raises ConfigurationError when it is damaged."""
+        """What a file of JSON, YAML or TOML holds; None for another. Raises ConfigurationError when it is damaged."""
         return parse(self.text, self.path) if self.is_text and self.is_whole else None
 
     @cached_property
     def keys(self) -> frozenset[str]:
-        """The keys at the top of it."""
+        """The keys at the top level of the file."""
         return frozenset(self.node.mapping) if self.node is not None else frozenset()
 
     def inside(self, *keys: str) -> frozenset[str]:
-        """The keys of the mapping found under these keys, one within the other."""
+        """Return the keys of the mapping found under these keys, one within the other; empty if there is none."""
         node = self.node
         for key in keys:
             node = node.mapping.get(key) if node is not None else None
         return frozenset(node.mapping) if node is not None else frozenset()
 
     def at(self, *keys: str) -> Any:
-        """The scalar found under these keys; None when there is none."""
+        """Return the scalar found under these keys; None when there is none."""
         node = self.node
         for key in keys:
             node = node.mapping.get(key) if node is not None else None

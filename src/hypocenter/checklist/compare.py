@@ -26,7 +26,7 @@ def compare(
     baseline: Configuration, candidate: Configuration, items: Items | None = None, *,
     extra_rows: Iterable[Row] = (), samples: Iterable[str] = (), more_notes: Iterable[str] = (),
 ) -> Checklist:  # fmt: skip
-    """A row for each item, the ones that matter first, and a status.
+    """Compare all items: a row for each, the ones that matter first, and a status.
 
     Args:
         items: what is compared; all built-in items if not given.
@@ -68,12 +68,12 @@ def _row(item: Item, baseline: Configuration, candidate: Configuration) -> Row:
 
 
 def _says_little(item: Item, alone: Setting | None) -> bool:
-    """Whether what one side says alone is that a thing is off, or a default that nobody wrote down."""
+    """Return whether what one side says alone is only that something is off, or a default that nobody wrote."""
     return alone is not None and (alone.assumed is not None or is_off(item, normal(item, alone.value)))
 
 
 def _completed(item: Item, *sides: Configuration) -> tuple[Configuration, Configuration]:
-    """Both sides, a silent one with what follows from the rest of it if the other says it."""
+    """Return both sides; one that is silent gets what follows from its other settings if the other says it."""
     said = [side.settings.get(item.key) for side in sides]
     found = list(sides)
     for i, setting in enumerate(said):
@@ -85,7 +85,7 @@ def _completed(item: Item, *sides: Configuration) -> tuple[Configuration, Config
 
 
 def _adopted(side: Configuration, items: Items) -> Configuration:
-    """The side with those of its unknown keys placed that a user's own items name."""
+    """Return the side with those of its unknown keys placed that a user's own items name."""
     wanted = {name: item.key for item in items.by_key.values() for name in item.names}
     if not wanted:
         return side
@@ -101,14 +101,14 @@ def _adopted(side: Configuration, items: Items) -> Configuration:
 
 
 def wanted_key(setting: Setting, wanted: Mapping[str, str]) -> str:
-    """The item of a key that stands in a file, by its name, whole or its last part; empty if none names it."""
+    """Return the item of a key in a file, by its whole name or the last part; empty if no item names it."""
     match = _KEY.match(setting.spelled)
     name = match[1] if match else ""
     return wanted.get(name) or wanted.get(name.replace("-", "_")) or wanted.get(name.rpartition(".")[2], "")
 
 
 def _of_no_item(baseline: Configuration, candidate: Configuration, items: Items) -> Iterator[Row]:
-    """Settings under keys that no item describes: from a reader of another package. Compared by value."""
+    """Yield rows of settings that no item describes (of another package's reader), compared by value."""
     keys = sorted({*baseline.settings, *candidate.settings} - set(items.by_key))
     for key in keys:
         plain = Item(
@@ -175,7 +175,7 @@ RELATIONS: tuple[Relation, ...] = (
 
 
 def implied(item: str, settings: Mapping[str, Setting]) -> Setting | None:
-    """The setting of an item that a side does not say, if it follows from what it says; None if not."""
+    """Return an item's setting if it follows from what the side says, by RELATIONS; else None."""
     for relation in RELATIONS:
         sources = [settings.get(key) for key in relation.of] if relation.item == item else [None]
         known = [setting for setting in sources if setting is not None and is_number(setting.value)]

@@ -30,7 +30,7 @@ class Part:
 
 
 class FileEntries:
-    """The entries of one file; a framework's own rules put together what keys say only together."""
+    """The entries of one file; rules of a framework put together what keys say only together."""
 
     def __init__(self, given: Given, table: Table) -> None:
         self.table, self.given = table, given
@@ -46,52 +46,52 @@ class FileEntries:
             self._add(entry)
 
     def note(self, text: str) -> None:
-        """Something to tell, once."""
+        """Add something to tell the user, once."""
         if text not in self.notes and len(self.notes) < _AT_MOST_NOTES:
             self.notes.append(text)
 
     def value(self, key: str, default: Value = None) -> Value:
-        """The value of a key as the file has it; `default` when it is absent, empty or cannot be told."""
+        """Return the value of a key as the file has it; `default` when it is absent, empty or cannot be told."""
         entry = self._entries.get(key)
         return default if entry is None or entry.value is None or not entry.is_resolved else entry.value
 
     def says(self, *keys: str) -> bool:
-        """Whether any of the keys is there with a value, be it one that cannot be told."""
+        """Return whether any of the keys is there with a value, be it one that cannot be told."""
         return any(self.value(key) is not None or self.is_lost(key) for key in keys)
 
     def first(self, *keys: str) -> str | None:
-        """The first of the keys that is there with a value; None: none is."""
+        """Return the first of the keys that is there with a value; None when none is."""
         return next((key for key in keys if self.says(key)), None)
 
     def number(self, *keys: str) -> Any:
-        """The number that the first of the keys that is there says; None: it is none, or none is there."""
+        """Return the number that the first of the keys says; None when it says none, or none is there."""
         key = self.first(*keys)
         found = whole(self.value(key)) if key else None
         return found if isinstance(found, (int, float)) and not isinstance(found, bool) else None
 
     def is_on(self, key: str, default: bool = False) -> bool:
-        """Whether a switch is on."""
+        """Return whether a switch is on."""
         return boolean(self.value(key, default)) is True
 
     def is_lost(self, key: str) -> bool:
-        """Whether the key is there with a value that cannot be told from the file."""
+        """Return whether the key is there with a value that cannot be told from the file."""
         return key in self._entries and not self._entries[key].is_resolved
 
     def has(self, key: str) -> bool:
-        """Whether the key is there, with a value or without."""
+        """Return whether the key is there, with a value or without."""
         return key in self._entries
 
     def present(self) -> tuple[str, ...]:
-        """All keys that are there."""
+        """Return all keys that are there."""
         return tuple(self._entries)
 
     def said(self, item: str) -> Value:
-        """The value that an item has so far, said or assumed."""
+        """Return the value that an item has so far, said or assumed."""
         found = self._said.get(item) or self._assumed.get(item)
         return None if found is None else found.value
 
     def set(self, item: str, value: Value, *keys: str, derived: str | None = None) -> None:
-        """Set an item as said by these keys; of those that are absent nothing is told."""
+        """Set an item to a value that these keys say; absent keys are not named."""
         entries = [self._entries[key] for key in keys if key in self._entries]
         self._keys[item] = tuple(entry.key for entry in entries)
         lost = next((entry for entry in entries if not entry.is_resolved), None)
@@ -108,11 +108,11 @@ class FileEntries:
         )
 
     def forget(self, item: str) -> None:
-        """Take back a default that does not hold here."""
+        """Take back an assumed value that does not hold here."""
         self._assumed.pop(item, None)
 
     def start(self) -> None:
-        """Place what a key says alone, and the framework's defaults."""
+        """Set items that one key says alone, and the framework's defaults."""
         for item, value in self.table.defaults.items():
             self.assume(item, value)
         for key, entry in self._entries.items():
@@ -126,7 +126,7 @@ class FileEntries:
             self.set(item, not value if is_opposite and isinstance(value, bool) else value, key)
 
     def close(self) -> Part:
-        """All of it: nothing of the file is in none of the lists."""
+        """Return everything; each entry of the file is in one of its lists."""
         used = {key for keys in self._keys.values() for key in keys}
         loose = [entry for key, entry in self._entries.items() if key not in used] + self._repeated
         says_nothing = [entry.value is None and entry.is_resolved for entry in loose]
@@ -165,7 +165,7 @@ def framework(name: str) -> Callable[[Settle], Settle]:
 
 
 def settle(given: Given) -> Part:
-    """The settings that the entries of one file come to."""
+    """Return the settings that the entries of one file come to."""
     sheet = FileEntries(given, table(given.table))
     sheet.start()
     rules = FRAMEWORKS.entries().get(given.table)

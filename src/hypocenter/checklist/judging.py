@@ -16,7 +16,7 @@ _NUMBERS = frozenset({"count", "number"})
 
 
 def judge(item: Item, baseline: Configuration, candidate: Configuration) -> tuple[Verdict, str]:
-    """The verdict; why they mean the same, what the difference does, why it cannot be told."""
+    """Return the verdict and why: why both mean the same, what the difference does, or why it cannot be told."""
     one, other = baseline.settings.get(item.key), candidate.settings.get(item.key)
     if one is None or other is None:
         return _half(one, other)
@@ -35,12 +35,12 @@ def judge(item: Item, baseline: Configuration, candidate: Configuration) -> tupl
 
 
 def recommendation(item: Item) -> str:
-    """`recommended: 1e-08`, or empty."""
+    """Return `recommended: 1e-08`, or empty."""
     return f"recommended: {in_words(item.recommended)}" if item.recommended is not None else ""
 
 
 def in_words(value: Value) -> str:
-    """A value as people write it: `none`, `true`, `2, 32001`."""
+    """Write a value as people do: `none`, `true`, `2, 32001`."""
     if isinstance(value, tuple):
         return ", ".join(map(in_words, value))
     return "none" if value is None else str(value).lower() if isinstance(value, bool) else f"{value}"
@@ -66,7 +66,7 @@ def _why_lost(item: Item, setting: Setting, side: str) -> str:
 
 
 def _meant(item: Item, side: Configuration) -> tuple[Value, str]:
-    """A side's value in the words of all, and why it is that."""
+    """Return a side's value in the common words, and why it is that."""
     for means in item.means:
         if fits(means.side, item, side):
             return normal(item, means.value), means.why
@@ -85,7 +85,7 @@ def _alike(item: Item, one: Setting, other: Setting, reason: str) -> tuple[Verdi
 
 
 def _equivalence(item: Item, baseline: Configuration, candidate: Configuration) -> str:
-    """Why a rule of the item says that two values mean the same; empty if none does."""
+    """Return why a rule of the item says that two values mean the same; empty if none does."""
     for rule in item.equivalent:
         for first, second in ((baseline, candidate), (candidate, baseline)):
             if fits(rule.one, item, first) and fits(rule.other, item, second):
@@ -94,7 +94,7 @@ def _equivalence(item: Item, baseline: Configuration, candidate: Configuration) 
 
 
 def normal(item: Item, value: Value) -> Value:
-    """The value as its kind of item is compared: 24 for "24", "bfloat16" for "BF16", True for "on"."""
+    """Return the value as items of its kind are compared: 24 for "24", "bfloat16" for "BF16", True for "on"."""
     if isinstance(value, tuple):
         inner = tuple(_scalar(item, part) for part in value)
         return inner[0] if len(inner) == 1 and item.kind == "ids" else inner
@@ -102,7 +102,7 @@ def normal(item: Item, value: Value) -> Value:
 
 
 def is_readable(item: Item, value: Value) -> bool:
-    """Whether it is of the item's kind once normal: a number where a number is meant."""
+    """Return whether the value is of the item's kind once normal: a number where a number is meant."""
     found = normal(item, value)
     if found is None or is_off(item, found):
         return True
@@ -113,7 +113,7 @@ def is_readable(item: Item, value: Value) -> bool:
 
 
 def equal(item: Item, one: Value, other: Value) -> bool:
-    """Whether two normal values are one, numbers within the item's tolerance."""
+    """Return whether two normal values are equal, numbers within the item's tolerance."""
     if isinstance(one, tuple) or isinstance(other, tuple):
         return (
             isinstance(one, tuple) and isinstance(other, tuple) and len(one) == len(other)
@@ -125,21 +125,21 @@ def equal(item: Item, one: Value, other: Value) -> bool:
 
 
 def is_off(item: Item, value: Value) -> bool:
-    """Whether a normal value means that the thing is not used."""
+    """Return whether a normal value means that the thing is not used."""
     if not item.off or isinstance(value, tuple):
         return False
     return value is None or any(_means(value, _scalar(item, nothing)) for nothing in item.off)
 
 
 def spellings(item: Item, one: Value, other: Value) -> bool:
-    """Whether two values are different words for one thing, as "bf16" and "bfloat16"; not 24 and "24"."""
+    """Return whether two values are different words for one thing, as "bf16" and "bfloat16"; not 24 and "24"."""
     if not isinstance(one, str) or not isinstance(other, str) or item.kind not in ("word", "dtype", "text"):
         return False
     return one.strip().lower() != other.strip().lower()
 
 
 def fits(described: Described, item: Item, side: Configuration) -> bool:
-    """Whether a side is as described, where the description is about this item of it."""
+    """Return whether a side is as described; value and spelling are those of this item."""
     setting = side.settings.get(item.key)
     if setting is None or setting.unresolved is not None:
         return False

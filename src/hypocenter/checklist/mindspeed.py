@@ -22,7 +22,7 @@ _FLOAT32 = {  # item -> switch that keeps it in float32
 
 
 def settle(sheet: FileEntries) -> None:
-    """What MindSpeed's arguments say, after Megatron-LM's own have been settled."""
+    """Set what MindSpeed's arguments say, after Megatron-LM's own have been settled."""
     for item, key in _FUSIONS.items():
         if sheet.is_on(key):
             sheet.set(item, True, key)
@@ -50,7 +50,7 @@ def settle(sheet: FileEntries) -> None:
 
 
 def _layers(sheet: FileEntries) -> None:
-    """Layers that do nothing fill up the stages of a pipeline; they are counted in num_layers."""
+    """Set the number of layers without those that do nothing but fill up stages of a pipeline."""
     layers, idle = sheet.number("num_layers"), sheet.value("noop_layers")
     if layers is None or idle is None:
         return

@@ -28,7 +28,7 @@ _KEY = re.compile(r"""^\s*((?:[\w-]+|"[^"]*"|'[^']*')(?:\s*\.\s*(?:[\w-]+|"[^"]*
 
 @dataclass(slots=True, kw_only=True)
 class Node:
-    """A value: one of a scalar, a mapping, a sequence. `line` counts from 1; 0 when it is not known."""
+    """A value: a scalar, a mapping or a sequence. `line` counts from 1; 0 when it is not known."""
 
     line: int = 0
     scalar: Scalar = None
@@ -39,7 +39,7 @@ class Node:
 
 
 def parse(text: str, path: Path) -> Node | None:
-    """The tree of a text, told apart by its form and the file's suffix; None for what is none of them.
+    """Read the tree of a text, by its form and the file's suffix; None when it is no JSON, YAML or TOML.
 
     Raises:
         ConfigurationError: it has the suffix of one of them and is damaged; names the line.
@@ -55,7 +55,7 @@ def parse(text: str, path: Path) -> Node | None:
 
 
 def entries(node: Node, name: str, separator: str = ": ", prefix: str = "") -> Iterator[Entry]:
-    """All leaves with dotted keys; a sequence of scalars is one leaf. `name`: of the file, for places."""
+    """Yield all leaves with dotted keys; a sequence of scalars is one leaf. `name`: of the file, for places."""
     if node.kind == "mapping" and (node.mapping or not prefix):
         for key, inner in [*node.repeated, *node.mapping.items()]:
             yield from entries(inner, name, separator, f"{prefix}.{key}" if prefix else key)
@@ -189,7 +189,7 @@ def _yaml(text: str, path: Path) -> Node | None:
 
 
 class _Yaml:
-    """Nodes of PyYAML's safe loader, which builds nothing but plain values."""
+    """Reads YAML by PyYAML's safe loader, which builds nothing but plain values."""
 
     def __init__(self, loader: Any, path: Path) -> None:
         self.loader, self.path, self.n = loader, path, 0
@@ -252,7 +252,7 @@ def _of_values(value: Any, lines: dict[str, int], path: str) -> Node:
 
 
 def _toml_lines(text: str) -> dict[str, int]:
-    """Lines of keys, by dotted path; in a text of several lines within quotes a line may be taken for a key."""
+    """Return the lines of keys by dotted path; in a quoted text of several lines one may look like a key."""
     found: dict[str, int] = {}
     section = ""
     for number, line in enumerate(text.splitlines(), 1):

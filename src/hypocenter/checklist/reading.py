@@ -16,7 +16,7 @@ _Compute = Callable[..., "int | None"]
 
 
 def read(paths: Sequence[Path]) -> Configuration:
-    """The configuration that these files say together, of which a later one has the last word.
+    """Read the configuration that these files say together; a later file has the last word.
 
     What a file says stands above what follows from it, and that above the defaults of the frameworks.
 
@@ -41,7 +41,7 @@ def read(paths: Sequence[Path]) -> Configuration:
 
 
 def settled(given: Sequence[Given]) -> dict[str, Setting]:
-    """The settings that all of this comes to, by item."""
+    """Return the settings that all of this comes to, by item."""
     return _of_parts([settle(each) for each in given])
 
 
@@ -70,7 +70,7 @@ def _given(path: Path) -> list[Given]:
 
 
 def _flat(given: Given) -> list[Given]:
-    """What a file says beside its own comes first, as its own has the last word."""
+    """Return what a file gives: first what it says beside its own, as its own has the last word."""
     return [*(inner for each in given.alongside for inner in _flat(each)), given]
 
 
@@ -93,7 +93,7 @@ def _chosen(source: Source) -> Reader:
 
 
 def _said(parts: Sequence[Part]) -> tuple[dict[str, Setting], list[Setting], list[str]]:
-    """What is said, the last word winning; what it takes the place of; a note where two files do not agree."""
+    """Return what is said (the last word wins), what it replaces, and notes where two files do not agree."""
     said: dict[str, Setting] = {}
     replaced: list[Setting] = []
     notes = [note for part in parts for note in part.notes]
@@ -113,7 +113,7 @@ def _said(parts: Sequence[Part]) -> tuple[dict[str, Setting], list[Setting], lis
 
 
 def _assumed(parts: Sequence[Part], said: dict[str, Setting]) -> dict[str, Setting]:
-    """Defaults of the frameworks; of experts only where there are some."""
+    """Return defaults of the frameworks; of experts only where there are some."""
     found: dict[str, Setting] = {}
     for part in sorted(parts, key=lambda part: part.order):
         for item, setting in part.assumed.items():
@@ -138,7 +138,7 @@ class Rule:
 
 
 def _exact(numerator: float, denominator: float) -> int | None:
-    """The quotient when it is a whole number above 0."""
+    """Return the quotient when it is a whole number above 0; else None."""
     if denominator <= 0 or numerator % denominator:
         return None
     return int(numerator // denominator) or None
@@ -189,7 +189,7 @@ RULES = (
 
 
 def derive(settings: dict[str, Setting], *, of_defaults: bool) -> None:
-    """Add what can be computed; what is there already is left as it is.
+    """Add what can be computed from other settings; what is there already is left as it is.
 
     Args:
         settings: by item; added to.
@@ -222,5 +222,5 @@ def _computed(rule: Rule, known: list[Setting | None], of_defaults: bool) -> Set
 
 
 def is_number(value: Value) -> bool:
-    """Whether it can be calculated with."""
+    """Return whether the value is a finite number, so that one can calculate with it."""
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

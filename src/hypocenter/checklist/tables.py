@@ -39,7 +39,7 @@ class Keys:
     keys: tuple[str, ...] = ()
 
     def has(self, key: str) -> bool:
-        """Whether one of them is, or stands for, this key."""
+        """Return whether one of the keys is, or stands for, this key."""
         return any(key == known or fnmatch.fnmatchcase(key, known) for known in self.keys)
 
 
@@ -59,24 +59,24 @@ class Table:
     switches: Keys = field(default_factory=Keys)
 
     def item_of(self, key: str) -> tuple[str, bool]:
-        """The item of a key and whether the key says the opposite; ("", False) when the table has none for it."""
+        """Return the item of a key and whether the key says the opposite; ("", False) when there is none."""
         found = self.names.get(key, "")
         return found.lstrip("!"), found.startswith("!")
 
     def knows(self, key: str) -> bool:
-        """Whether the table has the key at all."""
+        """Return whether the table has the key at all."""
         return key in self.names or self.joined.has(key) or self.set_aside.has(key)
 
 
 @cache
 def table(name: str) -> Table:
-    """One table by the stem of its file."""
+    """Return one table by the stem of its file."""
     return msgspec.convert(read_toml(name), type=Table)
 
 
 @cache
 def names() -> tuple[str, ...]:
-    """Stems of all tables that hold keys; those of defaults alone (`*_models`) are not among them."""
+    """Return the stems of all tables that hold keys; without those of defaults alone (`*_models`)."""
     folder = resources.files("hypocenter.checklist.names")
     stems = (file.name.removesuffix(".toml") for file in folder.iterdir() if file.name.endswith(".toml"))
     return tuple(sorted(stem for stem in stems if not stem.endswith("_models")))
@@ -84,6 +84,6 @@ def names() -> tuple[str, ...]:
 
 @cache
 def read_toml(name: str) -> dict[str, Any]:
-    """The values of one file of the folder of tables."""
+    """Read one file of the folder of tables."""
     file = resources.files("hypocenter.checklist.names") / f"{name}.toml"
     return tomllib.loads(file.read_text(encoding="utf-8"))

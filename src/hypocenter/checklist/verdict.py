@@ -15,7 +15,7 @@ _NAMED = 3  # titles in the sentence before the rest is counted
 
 
 def conclude(rows: Sequence[Row]) -> tuple[Status, str]:
-    """The status and the sentence.
+    """Return the status and its sentence.
 
     Different: a row of importance error or warning differs. Same: none does, and at least half of the items of
     importance error that either side says were compared. Else it cannot be told. Rows that only one side says are no
@@ -43,7 +43,7 @@ def conclude(rows: Sequence[Row]) -> tuple[Status, str]:
 
 
 def ordered(rows: Sequence[Row], groups: Sequence[str] = ()) -> tuple[Row, ...]:
-    """Differences first, the weighty before the light, then in the order of the groups."""
+    """Sort rows: differences first, the important before the minor, then in the order of the groups."""
     place = {group: i for i, group in enumerate(groups)}
 
     def rank(row: Row) -> tuple[int, int, int]:

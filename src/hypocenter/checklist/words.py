@@ -60,18 +60,18 @@ _TRUE, _FALSE = ("true", "yes", "on", "1"), ("false", "no", "off", "0")
 
 
 def dtype(value: Any) -> Any:
-    """`bf16`, `torch.bfloat16`, `BF16` as `bfloat16`; what is no format as it is."""
+    """Return `bfloat16` for `bf16`, `torch.bfloat16`, `BF16`; what is no format as it is."""
     word = str(value).strip().lower().removeprefix("torch.").removeprefix("mstype.").removeprefix("ms.")
     return _DTYPES.get(word, word)
 
 
 def gated(activation: Value) -> Value:
-    """The name of a gated unit with this activation: `swiglu` of `silu`."""
+    """Return the name of a gated unit with this activation: `swiglu` for `silu`."""
     return _GATED.get(str(activation), f"gated_{activation}")
 
 
 def number(value: Any) -> Any:
-    """A number of a text that is one; others as they are. An integer stays one, and 1e6 is one too."""
+    """Return the number of a text that is one (an integer stays an int); other values as they are."""
     if isinstance(value, bool) or not isinstance(value, (int, float, str)):
         return value
     if isinstance(value, str):
@@ -85,12 +85,12 @@ def number(value: Any) -> Any:
 
 
 def product(factor: float, number: float) -> float:
-    """The product as a person would write it: 0.1 * 3e-4 is 3e-5, not 2.9999999999999997e-05."""
+    """Return the product as a person would write it: 0.1 * 3e-4 is 3e-5, not 2.9999999999999997e-05."""
     return float(f"{factor * number:.12g}")
 
 
 def whole(value: Any) -> Any:
-    """As `number`, and 4096.0 as 4096."""
+    """Return a number as `number` does, and whole floats as int: 4096 for 4096.0."""
     found = number(value)
     if isinstance(found, float) and math.isfinite(found) and found.is_integer() and abs(found) < 2.0**53:
         return int(found)
@@ -98,7 +98,7 @@ def whole(value: Any) -> Any:
 
 
 def boolean(value: Any) -> Any:
-    """True or False of the words for them; others as they are."""
+    """Return True or False for the words for them; other values as they are."""
     if isinstance(value, str):
         word = value.strip().lower()
         return True if word in _TRUE else False if word in _FALSE else value
@@ -106,7 +106,7 @@ def boolean(value: Any) -> Any:
 
 
 def literal(text: str) -> Any:
-    """The value of what Python printed: True, None, 0.9, [1, 2], torch.bfloat16, or the text itself. Runs nothing."""
+    """Return the value of what Python printed: True, 0.9, [1, 2], or the text itself. Executes nothing."""
     text = text.strip()
     if len(text) > 10_000:
         return text
@@ -118,7 +118,7 @@ def literal(text: str) -> Any:
 
 
 def plain(value: Any) -> Value:
-    """Any value as a scalar or a tuple of scalars; what is neither as its text."""
+    """Return any value as a scalar or a tuple of scalars; what is neither as its text."""
     if isinstance(value, (list, tuple)):
         return tuple(_scalar(part) for part in value)  # type: ignore[union-attr]
     return _scalar(value)
@@ -153,7 +153,7 @@ _COUNTS = ("_size", "_steps", "_layers", "_heads", "_experts", "top_k", "_length
 
 
 def canonical(item: str, value: Value) -> Value:
-    """The value of a key in the words and units of its item."""
+    """Return the value of a key in the words and units of its item."""
     if isinstance(value, tuple):
         return tuple(number(part) for part in value)
     if value is None:

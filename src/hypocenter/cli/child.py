@@ -42,7 +42,7 @@ def require_posix() -> None:
 
 @contextmanager
 def signals_held() -> Generator[set[signal.Signals], None, None]:
-    """Hold back what is to be forwarded, so that nothing is lost or kills us before, while and after the program runs.
+    """Hold signals back that are to be forwarded, so that none is lost or kills us around the program's run.
 
     Gives the mask that the program is to have. Afterwards Ctrl-C and the rest mean to us what they meant before.
     """

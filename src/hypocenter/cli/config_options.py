@@ -79,14 +79,14 @@ def config_options(command: Decorated) -> Decorated:
 
 
 def given(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Of the parameters of a command, the options that were really typed: what `config.resolve(flags=...)` takes."""
+    """Return the options of a command that were really typed: what `config.resolve(flags=...)` takes."""
     names = [field.name for field in fields(Config)]
     typed = {name: values[name] for name in names if values.get(name) not in (None, ())}
     return {name: ",".join(value) if isinstance(value, tuple) else value for name, value in typed.items()}
 
 
 def spelled_out(words: list[str], at: int) -> str:
-    """The word at this place; a flag that was given without its value, and needs none, with the one that it means."""
+    """Return the word at this place; a flag without a value gets the value that it means."""
     word = words[at]
     if word not in _BARE or (at + 1 < len(words) and _is_schedule(words[at + 1])):
         return word

@@ -33,7 +33,7 @@ class UsageError(HypocenterError):
 
 
 class InternalError(HypocenterError):
-    """What is shown when something else than a HypocenterError was raised: a bug."""
+    """The error that is shown when something else than a HypocenterError was raised: a bug."""
 
     slug = "internal"
     exit_code = INTERNAL
@@ -121,12 +121,12 @@ class ErrorAnswer(Struct, frozen=True, kw_only=True):
 
 
 def error_answer(error: HypocenterError) -> ErrorAnswer:
-    """The same words as the frame on stderr; a part that is not known is the empty text."""
+    """Return the answer with the words of the frame on stderr; a part that is not known is the empty text."""
     return ErrorAnswer(slug=error.slug, what=error.what, where=error.where, why=error.why, fix=error.fix)
 
 
 def is_json_asked_for(words: Sequence[str]) -> bool:
-    """Whether a command line asks for JSON: `--json`, or `--format json`.
+    """Return whether a command line asks for JSON: `--json`, or `--format json`.
 
     Args:
         words: those that are ours; none of a program that we run.

@@ -9,7 +9,7 @@ TIMEOUT_S = 2.0  # of each question: a large repository on a slow disk is not wa
 
 
 def git_state() -> str:
-    """`3f2a9c1b on main, 2 files changed` of the current folder; empty where there is no repository, or no answer."""
+    """Return `3f2a9c1b on main, 2 files changed` of the current folder; empty without a repository or an answer."""
     commit = _asked("rev-parse", "--short=12", "HEAD")
     if not commit:
         return ""
@@ -21,7 +21,7 @@ def git_state() -> str:
 
 
 def _asked(*words: str) -> str | None:
-    """What git answers; None when it does not."""
+    """Return what git answers; None when it does not."""
     try:
         done = subprocess.run(
             ["git", *words], capture_output=True, text=True, errors="replace", timeout=TIMEOUT_S, check=False,

@@ -36,7 +36,7 @@ class CommandFolder(click.Group):
     """A group whose commands are files; `--help` reads the first line of each, nothing is imported."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Names of the files, sorted, as they are typed."""
+        """Return the names of the files, sorted, as they are typed."""
         return _names()
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
@@ -60,7 +60,7 @@ class CommandFolder(click.Group):
         return super().resolve_command(ctx, args)
 
     def own_words(self, words: Sequence[str]) -> Sequence[str]:
-        """Of a command line the words that are ours: `run` and its like end in the command line of another program."""
+        """Return the words that are ours: `run` and its like end in the command line of another program."""
         from hypocenter.cli.program import ProgramCommand
 
         command = None
@@ -71,17 +71,17 @@ class CommandFolder(click.Group):
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
     ) -> click.Context:
-        """As click does; `--help | head` ends as any other command does whose reader goes away."""
+        """Do as click; `--help | head` ends as any other command does whose reader goes away."""
         with _reader_may_leave():
             return super().make_context(info_name, args, parent, **extra)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """As click does; `check --help | head` ends as any other command does whose reader goes away."""
+        """Do as click; `check --help | head` ends as any other command does whose reader goes away."""
         with _reader_may_leave():
             return super().invoke(ctx)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """The tables of `hypocenter --help`."""
+        """Write the tables of `hypocenter --help`."""
         for title, commands in commands_by_group().items():
             with formatter.section(title):
                 formatter.write_dl(list(commands.items()), col_spacing=_NAME_COLUMN - max(map(len, commands)))
@@ -89,7 +89,7 @@ class CommandFolder(click.Group):
 
 @contextmanager
 def _reader_may_leave() -> Generator[None, None, None]:
-    """For what click prints itself, which it ends with code 1 when its reader goes away."""
+    """Raise NobodyReads where click prints and its reader goes away: click would end with code 1."""
     try:
         yield
     except BrokenPipeError as error:
@@ -97,7 +97,7 @@ def _reader_may_leave() -> Generator[None, None, None]:
 
 
 def did_you_mean(typed: str, known: list[str], *, otherwise: str) -> str:
-    """`did you mean 'check'?`, or the other hint when nothing is near."""
+    """Return `did you mean 'check'?`, or the other hint when nothing is near."""
     import difflib
 
     close = difflib.get_close_matches(typed, known, n=1, cutoff=0.5)
@@ -105,7 +105,7 @@ def did_you_mean(typed: str, known: list[str], *, otherwise: str) -> str:
 
 
 def commands_by_group() -> dict[str, dict[str, str]]:
-    """The tables of `hypocenter --help`: a line about each command; one that no group names stands in the last."""
+    """Return the tables of `hypocenter --help`: a line per command; commands without a group come last."""
     known = _names()
     named = {name for names in GROUPS.values() for name in names}
     groups = {**GROUPS, _LAST_GROUP: (*GROUPS[_LAST_GROUP], *(name for name in known if name not in named))}
@@ -118,7 +118,7 @@ def _names() -> list[str]:
 
 
 def one_line_help(name: str) -> str:
-    """First line of the docstring of a command's file, read as text. A leading "`hypocenter check`:" is left out."""
+    """Return the first line of a command file's docstring, read as text, without "`hypocenter check`:"."""
     path = next(p for p in COMMANDS.glob("*.py") if _typed(p.stem) == name)
     match = _FIRST_DOCSTRING_LINE.match(path.read_text(encoding="utf-8")[:1000])
     line = match[1].rstrip(".") if match else ""

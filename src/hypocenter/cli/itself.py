@@ -24,7 +24,7 @@ _FRAMEWORKS = ("torch", "mindspore")
 
 
 def checks() -> Iterator[Check]:
-    """All of them, in the order in which they are read; none takes more than a moment, and no framework is imported."""
+    """Yield all checks in the order of reading; none takes more than a moment or imports a framework."""
     looks: dict[str, tuple[str, Callable[[], Verdict]]] = {
         "version": ("version", _version),
         "packages": ("packages", _packages),
@@ -65,7 +65,7 @@ def _requires() -> list[str]:
 
 
 def _installed(requirement: str) -> tuple[str, str]:
-    """The name in a requirement and the version that is installed; empty when it is not."""
+    """Return the name in a requirement and its installed version; "" when it is not installed."""
     match = _NAME.match(requirement)
     name = match[0] if match else requirement
     try:
@@ -88,7 +88,7 @@ def _packages() -> Verdict:
 
 
 def _native() -> Verdict:
-    """Each is asked for a little that is done by its compiled part."""
+    """Ask each compiled package for a little that its native part does."""
     import duckdb
     import msgspec
     import numpy as np

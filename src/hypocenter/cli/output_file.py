@@ -8,7 +8,7 @@ from hypocenter.errors import ConfigError, ExistsError
 
 
 def refuse_existing(target: Path | None, what: str, *, flag: str, force: bool | None = None) -> None:
-    """Before any work is done: is something there already?
+    """Raise ExistsError, before any work is done, if the output exists already.
 
     Args:
         target: None and `-` (stdout) are always free.
@@ -28,7 +28,7 @@ def refuse_existing(target: Path | None, what: str, *, flag: str, force: bool | 
 
 
 def write_file(target: Path, text: str, what: str, *, flag: str) -> None:
-    """Write a text.
+    """Write a text to the file.
 
     Raises:
         ConfigError: it cannot be written.

@@ -16,7 +16,7 @@ from hypocenter.errors import UnknownNameError
 
 
 def argv_of(program: Sequence[str]) -> list[str]:
-    """The words to execute, the first one an absolute path; everything after PROGRAM is left as it is.
+    """Return the words to execute, the first one an absolute path; everything after PROGRAM is left as it is.
 
     `train.py` and a folder with `__main__.py` are run by this Python, `-m pkg.mod` too; anything else is a path, or a
     command looked for beside this Python and then on PATH.
@@ -68,7 +68,7 @@ def _nearest_file(path: Path) -> str:
 
 
 class ProgramCommand(click.Command):
-    """Options end at PROGRAM, and `-m` begins it: what follows is the program's, whatever it looks like."""
+    """A command whose options end at PROGRAM (or `-m`): what follows is the program's, whatever it is."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Split the words before click sees them, so that no option of the program can be taken for ours."""
@@ -76,12 +76,12 @@ class ProgramCommand(click.Command):
         return super().parse_args(ctx, [*args[:at], "--", *args[at:]] if at < len(args) else args)
 
     def own_words(self, args: Sequence[str]) -> list[str]:
-        """The words before PROGRAM."""
+        """Return the words before PROGRAM."""
         words = list(args)
         return words[: self._program_starts(words)]
 
     def _program_starts(self, args: list[str]) -> int:
-        """Index of the first word of PROGRAM: `-m`, or the first word that is neither an option nor its value."""
+        """Return the index of PROGRAM: of `-m`, or of the first word that is no option and no value of one."""
         takes_value = {name for p in self.params if isinstance(p, click.Option) and not p.is_flag for name in p.opts}
         at = 0
         while at < len(args) and args[at].startswith("-") and not args[at].startswith("-m"):

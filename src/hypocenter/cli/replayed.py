@@ -31,7 +31,7 @@ class Replayed(Struct, frozen=True, kw_only=True):
 
 
 def replayed(bundle: Path) -> Replayed:
-    """Execute the operator again, in a fresh Python.
+    """Execute the operator of the bundle again, in a fresh Python.
 
     Raises:
         HypocenterError: what that process refused, with its words and its code; a bundle whose operator cannot be

@@ -20,7 +20,7 @@ _CLEAR = "\r\x1b[K"  # the line, from its beginning
 def shown_while_waiting(
     doing: str, stream: TextIO | None = None, *, after_s: float = AFTER_S
 ) -> Generator[None, None, None]:
-    """Show `doing ... 12 s` in the last line of a terminal; nothing where the stream is none, as a log would keep it.
+    """Show `doing ... 12 s` in the last line of a terminal; nothing elsewhere, as a log would keep it.
 
     Args:
         doing: "hypocenter check".

@@ -48,7 +48,7 @@ class PairIndex:
         self._pair = np.empty(0, np.int64)
 
     def pairs_of(self, spot: Ints) -> Ints:
-        """For numbers of spots the numbers of their pairs; -1 for one that has none."""
+        """Return for each number of a spot the number of the pair that it belongs to, or -1 where it has none."""
         if len(self._pair) < len(self._spots.known):
             new = self._spots.known[len(self._pair) :]
             more = np.fromiter((self._of.get(one, (-1, 0))[0] for one in new), np.int64, len(new))
@@ -57,7 +57,7 @@ class PairIndex:
 
 
 def _parts(pair: Pair, side: Side) -> tuple[Spot, ...]:
-    """The spots whose rows are put together; of copies of one value the first stands for all."""
+    """Return the spots whose rows make up this side of the pair; of copies of one value only the first."""
     spots: tuple[Spot, ...] = getattr(pair, side)
     return spots[:1] if pair.layout.kind == "copies" else spots
 
@@ -85,7 +85,7 @@ class Aligner:
         self._sides = PairIndex(pairs, "baseline", baseline), PairIndex(pairs, "candidate", candidate)
 
     def align(self, baseline: StepRows, candidate: StepRows) -> Aligned:
-        """The rows that both sides have at this step. Of a pair of fused and split tensors the parts are added up."""
+        """Return the rows that both sides have at this step; parts of fused or split tensors are added up to one."""
         lanes_differ = int(baseline.lane.max(initial=0)) != int(candidate.lane.max(initial=0))
         lanes_differ |= not self._has_same_ranks
         left, left_pair = self._of_side(baseline, 0, lanes_differ)
@@ -117,7 +117,7 @@ def _key(pair: Ints, microbatch: Ints, lane: Ints) -> Ints:
 
 
 def _of_pairs(rows: StepRows, index: PairIndex) -> tuple[StepRows, Ints]:
-    """The rows that have a pair, one for each pair, micro-batch and lane; with the numbers of the pairs."""
+    """Return one row for each pair, micro-batch and lane that has rows, and the numbers of these pairs."""
     pair = index.pairs_of(rows.spot)
     mine = pair >= 0
     at = np.flatnonzero(mine)
@@ -128,7 +128,7 @@ def _of_pairs(rows: StepRows, index: PairIndex) -> tuple[StepRows, Ints]:
 
 
 def _joined(rows: StepRows, pair: Ints, is_part: Flags, n_parts: Ints) -> tuple[StepRows, Ints]:
-    """Parts of a fused tensor as one row; where a part is missing there is no row."""
+    """Join the parts of each fused tensor into one row; where a part is missing, the tensor gets no row."""
     single, parts = np.flatnonzero(~is_part), np.flatnonzero(is_part)
     keys = _key(pair, rows.microbatch, rows.lane)[parts]
     parts = parts[np.argsort(keys, kind="stable")]
@@ -143,7 +143,7 @@ def _joined(rows: StepRows, pair: Ints, is_part: Flags, n_parts: Ints) -> tuple[
 
 
 def _added(rows: StepRows, starts: Ints) -> StepRows:
-    """Runs of rows each added up to one: a tensor put together from parts."""
+    """Add up each run of rows (the parts of one tensor) to one row; `starts` are the indices where the runs begin."""
     firsts = rows.take(starts)
     values: dict[str, Reals] = {}
     for name, column in rows.values.items():
@@ -158,7 +158,7 @@ def _added(rows: StepRows, starts: Ints) -> StepRows:
 
 
 def _stacked(upper: StepRows, lower: StepRows) -> StepRows:
-    """Rows of one below those of the other; the lower ones have no sketches."""
+    """Concatenate the rows of both; only those of `upper` keep their sketches."""
     both = {
         name: np.concatenate([getattr(upper, name), getattr(lower, name)])
         for name in ("spot", "microbatch", "lane", "order", "dtype", "digest", "has_digest", "literal_inf", "is_bound",

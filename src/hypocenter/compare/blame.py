@@ -26,7 +26,7 @@ _PORTS: dict[Phase, tuple[str, str]] = {"forward": ("in", "out"), "backward": ("
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blame:
-    """What was found in a step."""
+    """The culprit that was found in a step, and what is known of it."""
 
     divergence: Divergence
     is_random: bool = False  # random numbers are drawn there: nothing after it can be compared
@@ -43,7 +43,7 @@ def blame(
     is_start: bool,
     facts: tuple[Facts | None, Facts | None] = (None, None),
 ) -> Blame | None:
-    """The culprit of a step in which something differs; None when what differs only hands on what nobody can judge.
+    """Return the culprit of a step in which something differs; None when that only follows from what nobody can judge.
 
     Args:
         judged: the step.
@@ -93,7 +93,7 @@ def _judge(
 
 
 def _is_handed_on(excess: float, largest: float, *, is_doubtful: bool) -> bool:
-    """Whether an error may come from the inputs': where these may differ too only a plain jump says otherwise."""
+    """Return whether an error may come from the inputs: if these may differ too, only a plain jump excludes that."""
     return excess < ZONE * max(largest, ZONE) if is_doubtful else excess < JUMP * largest
 
 
@@ -145,7 +145,7 @@ def _name(judged: JudgedStep, at: int) -> str:
 
 
 def _candidate_site(pair: Pair, owner: str) -> str:
-    """The candidate's name of the place: the pair's spot, or what is as many levels around it as in the baseline."""
+    """Return the candidate's name of `owner`: go up from the pair's spot by as many levels as in the baseline."""
     mine, other = pair.baseline[0].site, pair.candidate[0].site
     if mine == owner or not mine.startswith(owner):
         return other
@@ -155,7 +155,7 @@ def _candidate_site(pair: Pair, owner: str) -> str:
 
 
 def _of_update(judged: JudgedStep, at: int, before: JudgedStep | None) -> Blame | None:
-    """A parameter or a state that the update of the step before made different."""
+    """Blame a parameter or an optimizer state that the update of the step before made different; None if it did not."""
     row, spot = judged.row(at), judged.spots[at]
     excess = float(judged.excess[at])
     step, agree, largest, is_doubtful = row.step, None, 0.0, False
@@ -181,13 +181,13 @@ def _of_update(judged: JudgedStep, at: int, before: JudgedStep | None) -> Blame 
 
 
 def _of_parameter(before: JudgedStep, site: str) -> Flags:
-    """Rows of the step before that a parameter's update used."""
+    """Select the rows of the step before that the update of a parameter used."""
     is_own = (before.site == site) & np.isin(before.phase, ("param", "grad", "optimizer"))
     return is_own | (before.phase == "optimizer") & np.isin(before.site, ("lr", "clip_coef"))
 
 
 def draws_random_numbers(judged: JudgedStep, at: int, inputs: Inputs, facts: tuple[Facts | None, Facts | None]) -> bool:
-    """Whether the code that computed row `at` drops values at random on both sides."""
+    """Return whether the code that computed row `at` drops values at random on both sides."""
     spot = judged.spots[at]
     if spot.phase != "forward":
         return False
@@ -200,7 +200,7 @@ def draws_random_numbers(judged: JudgedStep, at: int, inputs: Inputs, facts: tup
 
 
 def _changes(judged: JudgedStep, at: int, rows: StepRows) -> bool:
-    """Whether the module's output is not its input."""
+    """Return whether the module's output differs from its input."""
     spot = judged.spots[at]
     entered = (judged.site == spot.site) & (judged.call == spot.call) & (judged.port == "in[0]")
     entered &= (judged.phase == "forward") & (rows.microbatch == rows.microbatch[at])
@@ -213,7 +213,7 @@ def _of_candidate(site: str, inputs: Inputs) -> str:
 
 
 def _rate(facts: Facts | None, site: str) -> float:
-    """The largest rate that the module's own attributes name; 0 when it does not train, or nothing is known."""
+    """Return the largest dropout rate among the module's own attributes; 0 when it does not train or is not known."""
     module = next((one for one in facts.modules if one.path == site), None) if facts is not None else None
     return max(_rates(module), default=0.0)
 
@@ -227,7 +227,7 @@ def _rates(module: ModuleFacts | None) -> list[float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommonFactor:
-    """Of the gradients of a step."""
+    """A factor by which most gradients of a step differ."""
 
     factor: float
     outliers: tuple[int, ...]  # rows that differ by more than the factor, in order
@@ -235,7 +235,7 @@ class CommonFactor:
 
 
 def common_factor(judged: JudgedStep) -> CommonFactor | None:
-    """The factor that most gradients differ by; None when there is none, or it is 1."""
+    """Return the factor that most gradients differ by; None when there is none, or it is 1."""
     is_gradient = (judged.phase == "grad") & (judged.port == "grad")
     at = np.flatnonzero(
         is_gradient & np.isfinite(judged.distances.relative) & (judged.aligned.baseline.values["sumsq"] > 0)
@@ -255,7 +255,7 @@ def common_factor(judged: JudgedStep) -> CommonFactor | None:
 
 
 def _parts(judged: JudgedStep, at: np.ndarray) -> tuple[Reals, Reals]:
-    """Of each row the candidate as a multiple of the baseline, and what is left: both in units of the baseline's norm.
+    """Return by which factor each row is the baseline's, and what is left, in units of the baseline's norm.
 
     Where only summaries are known the multiple is that of the norms, and nothing is known to be left.
     """
@@ -268,7 +268,7 @@ def _parts(judged: JudgedStep, at: np.ndarray) -> tuple[Reals, Reals]:
 
 
 def amplifications(judged: JudgedStep) -> tuple[Amplification, ...]:
-    """The modules of a step whose output's relative error is the most times their inputs'."""
+    """Return the modules of a step that make the relative error grow the most from inputs to output."""
     found: list[Amplification] = []
     relative = np.where(np.isfinite(judged.distances.relative), judged.distances.relative, 0.0)
     for phase, (given, gives) in _PORTS.items():

@@ -38,7 +38,7 @@ class RunCards:
 
 
 def cards_of(run: RecordedRun) -> RunCards:
-    """Cards of all spots that are compared, in execution order (`SiteCard.order` counts them)."""
+    """Return the cards of all spots that are compared, in execution order (`SiteCard.order` counts them)."""
     firsts = _first_steps(run)
     wanted = pa.array(sorted(set(firsts.values())), pa.int64())
 
@@ -59,12 +59,12 @@ def _is_at(steps: pa.Array, batch: pa.RecordBatch) -> pa.Array:
 
 
 def cards(run: RecordedRun) -> tuple[SiteCard, ...]:
-    """The cards alone."""
+    """Return the cards of all spots that are compared, without the steps at which they were first seen."""
     return cards_of(run).cards
 
 
 def _of_all_ranks(run: RecordedRun, columns: Sequence[str], where: Any) -> pa.Table:
-    """Rows of all ranks as logical ones, with what merging drops taken from the lowest rank that has it."""
+    """Merge the rows of all ranks; what merging drops (module, shape) is taken from the lowest rank that has it."""
     tables = [table for _, table in run.scan(where, columns=(*columns, "rank"))]
     table = pa.concat_tables(tables)
     joined = of_job(table, run.places, histograms=True)
@@ -94,7 +94,7 @@ def _of_one_rank(run: RecordedRun, columns: Sequence[str], where: Any) -> Iterat
 
 
 def _first_steps(run: RecordedRun) -> dict[Spot, int]:
-    """Each spot and the first step that has it."""
+    """Return for each spot the first step at which it was recorded."""
     firsts: dict[Spot, int] = {}
     for part in run.over_parts(_first_steps_of):
         for spot, step in part.items():
@@ -131,7 +131,7 @@ def _scanned(run: RecordedRun, rank: int) -> Iterator[pa.RecordBatch]:
 
 
 def _collect(table: pa.Table, firsts: dict[Spot, int], found: dict[Spot, dict[str, Any]]) -> None:
-    """Of each spot its row of the first step and micro-batch."""
+    """Add to `found`, for each spot in the table, its row of its first step and lowest micro-batch."""
     for batch in table.to_batches():
         spots = Spots()
         number = spots.numbers(batch)

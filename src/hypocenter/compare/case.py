@@ -23,7 +23,7 @@ Tensors = Callable[["PairedRow"], "tuple[Array, Array] | None"]
 
 @dataclass(frozen=True, kw_only=True)
 class Values:
-    """One side of a row."""
+    """What was recorded of one side of a row."""
 
     dtype: str = ""
     n: int = 0
@@ -75,7 +75,7 @@ class PairedRow:
 
 
 def no_tensors(row: PairedRow) -> tuple[Array, Array] | None:
-    """What a case without recorded values answers."""
+    """Return None: the `tensors` of a case whose recordings hold no values."""
     return None
 
 
@@ -109,7 +109,7 @@ class Case:
 
     @cached_property
     def row(self) -> PairedRow | None:
-        """The row of the culprit with both sides."""
+        """The row of the culprit with both sides; None when the culprit has no row."""
         wanted = self.first.row
         if wanted is None:
             return None
@@ -124,11 +124,11 @@ class Case:
         )
 
     def rows(self, *, phase: Phase | None = None, site: str | None = None, port: str = "") -> list[PairedRow]:
-        """Rows of the step by phase, baseline's site and beginning of the port."""
+        """Return the rows of the step that have this phase, this site in the baseline and a port that begins so."""
         return [row for row in self.step if _fits(row, phase, site, port)]
 
     def rows_before(self, *, phase: Phase | None = None, site: str | None = None, port: str = "") -> list[PairedRow]:
-        """The same of the step compared before."""
+        """Return the same rows as `rows`, but of the step that was compared before."""
         return [row for row in self.before if _fits(row, phase, site, port)]
 
     @cached_property
@@ -156,7 +156,7 @@ class Case:
         return self.module(sites[0], side=0), self.module(sites[1], side=1)
 
     def module(self, site: str, *, side: int) -> ModuleFacts | None:
-        """Facts of a module, or of the module of a parameter; side 0 is the baseline, 1 the candidate."""
+        """Return the facts of a module, or of the module of a parameter; side 0 is the baseline, 1 the candidate."""
         known = self._modules[side]
         return known.get(site) or known.get(site.rpartition(".")[0])
 
@@ -166,7 +166,7 @@ class Case:
         return of[0], of[1]
 
     def card(self, row: PairedRow, *, side: int) -> SiteCard | None:
-        """The card of a row's spot: shape, class, histogram at the first step."""
+        """Return the card of a row's spot on one side: its shape, class, and histogram at the first step."""
         return self.cards[side].get(row.candidate_spot if side else row.spot)
 
 
@@ -180,7 +180,7 @@ def case_of(
     first: Divergence, step: JudgedStep, before: JudgedStep | None, *, series: Callable[[Pair], tuple[PairedRow, ...]],
     tensors: Tensors = no_tensors,
 ) -> Case:  # fmt: skip
-    """Everything that fits look at."""
+    """Put together everything that fits may look at."""
     baseline, candidate = runs
     return Case(
         comparison=comparison,
@@ -198,7 +198,7 @@ def case_of(
 
 
 def paired_rows(judged: JudgedStep) -> tuple[PairedRow, ...]:
-    """The rows of a step as nouns, both sides."""
+    """Return each row of a step with the values of both sides."""
     rows = judged.rows(range(len(judged)))
     sides = [_values(side) for side in (judged.aligned.baseline, judged.aligned.candidate)]
     return tuple(

@@ -126,7 +126,7 @@ class Distance:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowComparison:
-    """One pair at one step and micro-batch."""
+    """How far the sides of one pair are apart at one step and micro-batch."""
 
     pair: Pair
     step: int
@@ -209,12 +209,12 @@ class Comparison:
 
 
 def stages_of(spots: Iterable[Spot]) -> list[int]:
-    """The stage of each spot, as `stage_of` tells it."""
+    """Return the stage of each spot, as `stage_of` tells it."""
     return [stage_of(spot) for spot in spots]
 
 
 def stage_of(spot: Spot) -> int:
-    """Where the spot stands: STAGES, then what acts at the update. Rows of one stage follow their `order`."""
+    """Return the stage of a step in which the spot is computed; rows of one stage are sorted by their `order`."""
     if spot.phase == "optimizer" and is_of_update(spot.site):
         return END_OF_STEP
     if is_given_to_loss(spot):
@@ -225,12 +225,12 @@ def stage_of(spot: Spot) -> int:
 
 
 def is_given_to_loss(spot: Spot) -> bool:
-    """Whether it is what the loss is computed from beside the model's output: labels, weights."""
+    """Return whether the loss is computed from it beside the model's output: labels, weights."""
     return spot.phase == "data" and spot.site.startswith("batch.loss")
 
 
 def are_exact(spots: Iterable[Spot]) -> list[bool]:
-    """Which spots hold what a program is given or told, which has no noise: a batch, a learning rate."""
+    """Return which spots hold what a program is given (a batch, a learning rate) and which therefore has no noise."""
     return [
         spot.phase == "data"
         or (spot.phase == "forward" and spot.site == "" and spot.port.startswith("in"))
@@ -240,5 +240,5 @@ def are_exact(spots: Iterable[Spot]) -> list[bool]:
 
 
 def is_of_update(site: str) -> bool:
-    """Whether it is a number that the update uses, such as the learning rate."""
+    """Return whether the site is a number that the update uses, such as the learning rate."""
     return site in _AT_THE_END or site.startswith("lr.")

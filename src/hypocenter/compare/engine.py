@@ -41,7 +41,7 @@ Shapes = tuple[tuple[int, ...], tuple[int, ...]]  # of baseline and candidate
 
 @dataclass(slots=True)
 class _Progress:
-    """What was found until now."""
+    """What was found in the steps so far."""
 
     worst: Worst
     counts: Counts
@@ -54,7 +54,7 @@ class _Progress:
     n_blamed: int = 0
 
     def take(self, judged: JudgedStep) -> None:
-        """Look at the next step; the first culprit stays."""
+        """Take the next step into account; once there is a culprit that is no gradual one, it stays."""
         self.counts.take(judged)
         if (self.unclear is None and (judged.verdicts == CANNOT_TELL).any()) or judged.differs.any():
             self.unclear = judged
@@ -70,7 +70,7 @@ class _Progress:
 
 
 def compare_runs(baseline: RecordedRun, candidate: RecordedRun, *, options: Options | None = None) -> Comparison:
-    """Compare two recordings: the first place where they are apart by more than noise, or that they are not.
+    """Compare two recordings and say where they first differ by more than noise, or that they do not.
 
     Args:
         baseline: what is right.
@@ -109,7 +109,7 @@ def compare_runs(baseline: RecordedRun, candidate: RecordedRun, *, options: Opti
 def _with_facts(
     found: Blame, pairs: Sequence[Pair], shapes: Sequence[Shapes], baseline: RecordedRun, steps: JudgedSteps
 ) -> Blame:
-    """The blame with shapes of its row, all that its values tell, and the line at which its module's code begins."""
+    """Return the blame with its row's shapes and details and with the line at which its module's code begins."""
     first = found.divergence
     row = first.row
     if row is not None:
@@ -119,7 +119,7 @@ def _with_facts(
 
 
 def _explained(found: Comparison, steps: JudgedSteps, progress: _Progress) -> Comparison:
-    """The comparison with the best fit for its first difference; of runs that are the same, with what is set apart."""
+    """Add the best fit for the first difference; to runs that are the same, add the settings that differ."""
     if found.status == "same":
         return replace(found, notes=(*found.notes, *settings_apart(found.matching.pairs, progress.facts)))
     if found.first is None or progress.blamed_step is None:
@@ -170,7 +170,7 @@ def _shapes(pairs: Sequence[Pair], run_cards: tuple[RunCards, RunCards]) -> list
 
 
 def source_of(facts: Facts | None, site: str) -> Source | None:
-    """Where the forward of a module begins, or of the module that a parameter belongs to; None when not recorded."""
+    """Return where the forward of a module, or of a parameter's module, begins; None when not recorded."""
     if facts is None:
         return None
     where = {module.path: module.where for module in facts.modules}

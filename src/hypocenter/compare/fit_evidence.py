@@ -22,7 +22,7 @@ _BEYOND_ROUND = 0x1FFFFF  # bits of a float32's mantissa below the first two
 
 
 def apart(left: Mapping[str, Any], right: Mapping[str, Any], words: Iterable[str]) -> dict[str, tuple[Any, Any]]:
-    """Entries that both sides have, with other values, whose name contains one of the words: name to both values."""
+    """Return the entries that differ and whose name contains one of the words: name to both values."""
     words = tuple(words)
     return {
         name: (left[name], right[name])
@@ -32,7 +32,7 @@ def apart(left: Mapping[str, Any], right: Mapping[str, Any], words: Iterable[str
 
 
 def attributes_apart(case: Case, words: Iterable[str]) -> dict[str, tuple[Any, Any]]:
-    """Of the culprit module: attributes that differ, by name; `words` as for `apart`."""
+    """Return the attributes of the culprit module that differ, by name; `words` as for `apart`."""
     mine, other = case.modules
     if mine is None or other is None:
         return {}
@@ -40,12 +40,12 @@ def attributes_apart(case: Case, words: Iterable[str]) -> dict[str, tuple[Any, A
 
 
 def _renamed(attributes: Mapping[str, Any]) -> dict[str, Any]:
-    """Attributes under the names that torch gives them."""
+    """Return the attributes under the names that torch gives them."""
     return {_ATTRIBUTES.get(name, name): value for name, value in attributes.items()}
 
 
 def options_apart(case: Case, parameter: str) -> dict[str, tuple[Any, Any]]:
-    """Options of the optimizer's group that a parameter is in, where they differ; `kind` is the optimizer's class."""
+    """Return differing options of the optimizer group that a parameter is in; `kind` is the optimizer's class."""
     sides = _options(case, parameter, 0), _options(case, case.first.candidate_site or parameter, 1)
     if not all(sides):
         return {}
@@ -66,7 +66,7 @@ def _options(case: Case, parameter: str, side: int) -> dict[str, Any]:
 
 
 def is_shuffled(row: PairedRow) -> bool:
-    """Whether both sides hold the same numbers in another order, as far as sums and extremes tell."""
+    """Return whether both sides hold the same numbers in another order, as far as sums and extremes tell."""
     a, b = row.baseline, row.candidate
     distance = row.comparison.distance
     if a.n != b.n or a.n < 2 or not a.sumsq or distance is None or distance.relative < 1e-3:
@@ -78,7 +78,7 @@ def is_shuffled(row: PairedRow) -> bool:
 
 
 def are_queries_and_keys_shuffled(case: Case) -> bool:
-    """Whether of the attention that a parameter is in the weights of queries and keys are shuffled, and no others."""
+    """Return whether, in a parameter's attention, the weights of queries and keys are shuffled, but not the values'."""
     owner = case.first.site.rpartition(".")[0]
     if not is_at_start(case) or owner.rpartition(".")[2] not in (*_QUERIES, *_KEYS):
         return False
@@ -94,7 +94,7 @@ def _weights(case: Case, attention: str, names: tuple[str, ...]) -> list[PairedR
 
 
 def squared_difference(row: PairedRow) -> tuple[float, float, float]:
-    """‖candidate - baseline‖² with the interval of the estimate; NaN without a distance."""
+    """Return ‖candidate - baseline‖² and the low and high end of its estimate; NaN without a distance."""
     distance = row.comparison.distance
     if distance is None or not math.isfinite(distance.relative):
         return math.nan, math.nan, math.nan
@@ -107,7 +107,7 @@ def squared_difference(row: PairedRow) -> tuple[float, float, float]:
 
 
 def share_along(row: PairedRow, direction: Values) -> float:
-    """What share of ‖candidate - baseline‖² lies along another tensor of its shape: cosine squared, by sketches."""
+    """Return the share of ‖candidate - baseline‖² along another tensor of its shape: cosine squared, by sketches."""
     a, b, d = row.baseline.sketch, row.candidate.sketch, direction.sketch
     if a is None or b is None or d is None:
         return math.nan
@@ -117,34 +117,34 @@ def share_along(row: PairedRow, direction: Values) -> float:
 
 
 def parameter_row(case: Case, name: str) -> PairedRow | None:
-    """The row of a parameter's value at the step, by the baseline's name."""
+    """Return the row of a parameter's value at the step, by the baseline's name; None when there is none."""
     return next(iter(case.rows(phase="param", site=name, port="value")), None)
 
 
 def parameter_card(case: Case, name: str, *, side: int) -> Any:
-    """The card of a parameter's value, also of one without counterpart; None when it was not recorded."""
+    """Return the card of a parameter's value, also of one without counterpart; None when it was not recorded."""
     cards = case.cards[side]
     return cards.get(Spot(phase="param", site=name, port="value"))
 
 
 def outputs_of(case: Case, module: str) -> list[PairedRow]:
-    """Rows of a module's first output in the step."""
+    """Return the rows of a module's first output in the step."""
     return case.rows(phase="forward", site=module, port="out[0]")
 
 
 def is_at_start(case: Case) -> bool:
-    """Whether the difference is in a parameter as the program began with it."""
+    """Return whether the difference is in a parameter's value, as the program began with it."""
     row = case.row
     return case.first.phase == "param" and row is not None and row.spot.port == "value"
 
 
 def say(value: Any) -> str:
-    """A setting as it is written: `1e-05`, `[0.9, 0.999]`, `None`."""
+    """Return a setting as it is written: `1e-05`, `[0.9, 0.999]`, `None`."""
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def held_in(values: Values) -> str:
-    """The shortest format that holds the extremes exactly; the one they are kept in where they tell none."""
+    """Return the shortest format that holds the extremes exactly; their own dtype when the extremes tell nothing."""
     extremes = np.array([values.min, values.max], np.float32)
     if values.dtype in ("float16", "bfloat16") or values.n < 2 or not np.isfinite(extremes).all():
         return values.dtype

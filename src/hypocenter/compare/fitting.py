@@ -23,7 +23,7 @@ Look = Callable[["Case"], Fit | None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hypothesis:
-    """One entry: its name and the function that looks."""
+    """One entry of the catalogue of fits: its name and the function that looks at a case."""
 
     name: str
     look: Look
@@ -40,13 +40,13 @@ def fit(name: str, *, last: bool = False) -> Callable[[Look], Look]:
 
 
 def fits(plugins: Iterable[str] = ()) -> dict[str, Hypothesis]:
-    """All fits by name."""
+    """Load all fits, those of plugins too, and return them by name."""
     CATALOGUE.load(plugins)
     return CATALOGUE.entries()
 
 
 def accepted(case: Case, plugins: Iterable[str] = ()) -> list[Fit]:
-    """What explains the difference, best first: by confidence, then by how much it explains.
+    """Return the fits that explain the difference, best first: by confidence, then by how much each explains.
 
     A fit that raises is listed as broken, never fatal; so is one whose cause is not in the vocabulary.
     """

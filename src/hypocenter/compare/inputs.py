@@ -29,7 +29,7 @@ class Inputs:
 
 
 def inputs_of(judged: JudgedStep, at: int) -> Inputs:
-    """The inputs of row `at` within its step."""
+    """Return the rows that row `at` was computed from within its step."""
     if is_given_to_loss(judged.spots[at]):
         return _given_to_loss(judged, at)
     find = _BY_PHASE.get(judged.spots[at].phase, _everything_before)
@@ -37,7 +37,7 @@ def inputs_of(judged: JudgedStep, at: int) -> Inputs:
 
 
 def enclosing(judged: JudgedStep, site: str) -> str:
-    """The nearest module around a site that was called in this step; the root when none was."""
+    """Return the nearest module around a site that was called in this step; the root ("") when none was."""
     called = set(judged.site[judged.phase == "forward"].tolist())
     while site:
         site = site.rpartition(".")[0]
@@ -47,7 +47,7 @@ def enclosing(judged: JudgedStep, site: str) -> str:
 
 
 def module_of(judged: JudgedStep, parameter: str) -> str:
-    """The module that a parameter belongs to."""
+    """Return the module that a parameter belongs to."""
     return parameter.rpartition(".")[0]
 
 
@@ -151,7 +151,7 @@ def _not(at: int, n: int) -> Flags:
 
 
 def rows_of_tensor(judged: JudgedStep, at: int) -> Flags:
-    """Rows of backward with the values of row `at`, itself among them; of another phase the row alone."""
+    """Select the rows of backward with the values of row `at`, itself included; in another phase the row alone."""
     if judged.spots[at].phase != "backward":
         return np.arange(len(judged)) == at
     rows = judged.aligned.baseline
@@ -162,7 +162,7 @@ def rows_of_tensor(judged: JudgedStep, at: int) -> Flags:
 
 
 def producer(judged: JudgedStep, at: int) -> int:
-    """The row that names whose code computed the gradient of row `at`.
+    """Return the row that names whose code computed the gradient of row `at`.
 
     That is `grad_in` of the module that took the tensor, if its own output gradients agree; of several the innermost
     around them. Where no module took it, the outermost module that gave it: the code around that one is to blame.
@@ -183,7 +183,7 @@ def _rows(judged: JudgedStep, among: Flags, port: str) -> list[int]:
 
 
 def _has_good_gradient(judged: JudgedStep, at: int) -> bool:
-    """Whether the module's own output gradients were compared, and agree."""
+    """Return whether the module's own output gradients were compared, and agree."""
     spot = judged.spots[at]
     own = (judged.site == spot.site) & (judged.call == spot.call) & np.char.startswith(judged.port, "grad_out")
     own &= judged.phase == "backward"
@@ -191,7 +191,7 @@ def _has_good_gradient(judged: JudgedStep, at: int) -> bool:
 
 
 def _common(judged: JudgedStep, rows: list[int]) -> int:
-    """Of the modules that took one tensor the only one, or the innermost that holds all others."""
+    """Return, of the modules that took one tensor, the only innermost one, or the innermost that holds all others."""
     sites = [judged.spots[i].site for i in rows]
     leaves = [i for i, site in zip(rows, sites, strict=True) if not any(_is_in(other, site) for other in sites)]
     if len(leaves) == 1:

@@ -45,55 +45,55 @@ class JudgedStep:
 
     @cached_property
     def phase(self) -> npt.NDArray[np.str_]:
-        """Phase of each row."""
+        """The phase of each row."""
         return np.array([spot.phase for spot in self.spots], np.str_)
 
     @cached_property
     def site(self) -> npt.NDArray[np.str_]:
-        """Site of each row, in the baseline's names."""
+        """The site of each row, in the baseline's names."""
         return np.array([spot.site for spot in self.spots], np.str_)
 
     @cached_property
     def port(self) -> npt.NDArray[np.str_]:
-        """Port of each row."""
+        """The port of each row."""
         return np.array([spot.port for spot in self.spots], np.str_)
 
     @cached_property
     def call(self) -> npt.NDArray[np.int64]:
-        """Call of each row."""
+        """The number of the call of each row."""
         return np.array([spot.call for spot in self.spots], np.int64)
 
     @cached_property
     def differs(self) -> Flags:
-        """Which rows differ."""
+        """For each row whether its verdict is that both sides differ."""
         return self.verdicts == DIFFERS
 
     @cached_property
     def beyond(self) -> Flags:
-        """Rows beyond their noise, surely or perhaps; not those that cannot be compared or say nothing."""
+        """For each row whether it is, surely or perhaps, beyond its noise; not rows that cannot be compared."""
         found = (self.verdicts == DIFFERS) | (self.verdicts == CANNOT_TELL)
         found &= self.distances.depth != NONE
         return found if self.negligible is None else found & ~self.negligible
 
     @cached_property
     def is_open(self) -> Flags:
-        """Rows of which nobody can tell, and that are no rare samples of a measured noise either."""
+        """For each row whether nobody can tell; not for rare samples of a noise that was measured."""
         return (self.verdicts == CANNOT_TELL) & ~(self.beyond & (self.floors.source != ASSUMED))
 
     @cached_property
     def excess(self) -> Reals:
-        """Error of each row in units of what is still noise there; 0 of equal rows."""
+        """The error of each row in units of what is still noise there; 0 for equal rows."""
         with np.errstate(all="ignore"):
             up_to = noise_up_to(self.floors, self.budget)
             found = np.where(self.distances.is_equal, 0.0, self.distances.relative / up_to)
         return np.nan_to_num(found, nan=0.0, posinf=np.inf)
 
     def row(self, at: int) -> RowComparison:
-        """One row as a noun."""
+        """Return one row as a RowComparison."""
         return self.rows([at])[0]
 
     def rows(self, at: Sequence[int]) -> list[RowComparison]:
-        """Some rows as nouns."""
+        """Return the rows `at` as RowComparisons."""
         a = self.aligned
         columns = (a.pair, a.baseline.microbatch, a.baseline.order, self.verdicts, self.differs)
         dtypes = zip(a.baseline.dtype[at], a.candidate.dtype[at], strict=True)
@@ -128,7 +128,7 @@ class Worst:
         self._dtypes = np.full((n, 2), "", np.object_)
 
     def take(self, judged: JudgedStep) -> None:
-        """Look at the rows of a step."""
+        """Take the rows of a step into account."""
         pair = judged.aligned.pair
         differs = pair[judged.differs]
         self._since[differs[self._since[differs] < 0]] = judged.aligned.step
@@ -155,7 +155,7 @@ class Worst:
         self._dtypes[at, 0], self._dtypes[at, 1] = rows.dtype[better], judged.aligned.candidate.dtype[better]
 
     def rows(self, shapes: Sequence[tuple[tuple[int, ...], tuple[int, ...]]]) -> list[RowComparison]:
-        """The worst row of each pair that was compared, in the order of the pairs."""
+        """Return the worst row of each pair that was compared, in the order of the pairs."""
         at = np.flatnonzero(np.isfinite(self._score))
         reals = {name: column[at] for name, column in self._reals.items()}
         ints = {name: column[at] for name, column in self._ints.items()}

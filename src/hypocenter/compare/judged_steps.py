@@ -130,7 +130,7 @@ class JudgedSteps:
 
 
 def together(runs: Sequence[RunRows], shift: int) -> Iterator[tuple[StepRows, StepRows, list[StepRows | None]]]:
-    """Steps that the first two runs both have; with those of the others, None where one lacks it.
+    """Yield the steps that the first two runs both have, with those of the other runs (None where one lacks it).
 
     Args:
         runs: baseline, candidate, repeats of the baseline.
@@ -157,18 +157,18 @@ def together(runs: Sequence[RunRows], shift: int) -> Iterator[tuple[StepRows, St
 
 
 def _digest_kind(run: RecordedRun) -> str:
-    """What the digests of a recording are: those of another kind say nothing beside them."""
+    """Return the kind of a recording's digests: those of another kind cannot be compared with them."""
     return run.run.imported.digest if run.run.imported is not None else "own"
 
 
 def _with_itself(pair: Pair, spots: tuple[Spot, ...]) -> Pair:
-    """One side of a pair in two runs of the same program; of copies one is enough, and has a sketch."""
+    """Return a pair of one side's spots with themselves, for two runs of one program; of copies one is enough."""
     spots = spots[:1] if pair.layout.kind == "copies" else spots
     return Pair(baseline=spots, candidate=spots, by="exact")
 
 
 class Negligible:
-    """Knows which parameters these are, once their gradients were seen.
+    """Knows which parameters have gradients that are nothing but noise, once these were seen.
 
     Args:
         pairs: of the matching.
@@ -185,7 +185,7 @@ class Negligible:
     def judge(
         self, aligned: Aligned, distances: Distances, floors: Floors, verdicts: npt.NDArray[np.int8]
     ) -> tuple[npt.NDArray[np.int8], Flags]:
-        """Verdicts in which rows of such parameters say nothing; and which rows these are."""
+        """Return the verdicts, changed where rows of negligible parameters say nothing, and which rows these are."""
         pair = aligned.pair
         gradients = self._is_gradient[pair]
         sizes = np.maximum(aligned.baseline.values["sumsq"], aligned.candidate.values["sumsq"])
@@ -201,7 +201,7 @@ class Negligible:
 
 
 class OverRanks:
-    """Knows which rows to compare in which way. Of two runs of one process each all stays as it is.
+    """Knows which rows to compare in which way over ranks. Of two runs of one process each all stays as it is.
 
     Args:
         pairs: of the matching.
@@ -223,7 +223,7 @@ class OverRanks:
         self.notes: list[str] = []
 
     def with_sketches(self, aligned: Aligned, alike: Flags) -> Flags:
-        """Which rows may be compared by sketches: no activations, where samples come in another order."""
+        """Return which rows may be compared by sketches: no activations when samples come in another order."""
         if not self.is_on or not self._is_reordered(aligned):
             return alike
         note = "the samples of a batch come in another order: activations are compared by sums and extremes alone"
@@ -231,7 +231,7 @@ class OverRanks:
         return alike & ~self._is_activation[aligned.pair]
 
     def _is_reordered(self, aligned: Aligned) -> bool:
-        """Whether the model was given the same numbers in another order."""
+        """Return whether the model was given the same numbers in another order."""
         at = np.flatnonzero(self._is_batch[aligned.pair])
         mine, other = aligned.baseline.take(at), aligned.candidate.take(at)
         both = np.intersect1d(mine.sketched, other.sketched)
@@ -242,7 +242,7 @@ class OverRanks:
         return bool((differs & bound(mine, other).is_identical[both]).any())
 
     def has_other_size(self, aligned: Aligned) -> Flags:
-        """Activations of which the ranks together hold more or less than the other side: not put together rightly.
+        """Return which rows are activations whose ranks together hold more or less than the other side: wrongly merged.
 
         How activations lie over ranks is told by their sizes, which can be taken for something that they are not.
         """
@@ -252,7 +252,7 @@ class OverRanks:
 
 
 def has_comparable_sketches(pair: Pair, baseline: Mapping[Spot, SiteCard], candidate: Mapping[Spot, SiteCard]) -> bool:
-    """Whether equal values give equal sketches on both sides.
+    """Return whether equal values give equal sketches on both sides.
 
     A sketch knows rows and columns by their numbers: the last dimension is the columns, all others together the rows.
     Padding at the end of rows or columns leaves the numbers of what is before it, where only the first dimension or the
@@ -271,7 +271,7 @@ def has_comparable_sketches(pair: Pair, baseline: Mapping[Spot, SiteCard], candi
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """Of `compare_runs`."""
+    """How `compare_runs` compares."""
 
     noise: Sequence[RecordedRun] = ()  # repeats of the baseline
     budget: float = BUDGET  # up to budget × floor an error is noise
@@ -287,7 +287,7 @@ class Options:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FirstStep:
-    """What a page shows beside the answer."""
+    """What a page shows beside the answer: the rows of the step of the first difference, and all cards."""
 
     step: int | None = None  # of the baseline; None: nothing to look at by itself
     rows: tuple[RowComparison, ...] = ()  # of that step, the worst micro-batch of each pair, in the order of the pairs

@@ -94,7 +94,7 @@ def _in_order(cards: Sequence[SiteCard]) -> tuple[SiteCard, ...]:
 
 
 def _asked(entry: Matcher, task: Task, notes: list[str]) -> list[Pair]:
-    """What a matcher gives, less what it may not give: spots that are not left over, or that it gave before."""
+    """Return the pairs of a matcher, without spots that are not left over or that it gave before."""
     try:
         return list(_disjoint(list(entry.pair(task)), task))
     except HypocenterError:
@@ -128,7 +128,7 @@ def _same_name_other_shape(ours: Sequence[SiteCard], theirs: Sequence[SiteCard])
 
 
 def given_by_activations(ours: Sequence[SiteCard], theirs: Sequence[SiteCard]) -> tuple[set[Spot], set[Spot]]:
-    """Spots that are no counterpart of a plain linear's of the same name; none where both runs have such linears."""
+    """Return outputs of linears that apply an activation themselves, unlike plain ones; none if both runs have such."""
     found = _given(ours), _given(theirs)
     return (set(), set()) if all(found) else found
 
@@ -144,7 +144,7 @@ def _given(cards: Iterable[SiteCard]) -> set[Spot]:
 def without_slid_calls(
     matching: Matching, runs: tuple[RecordedRun, RecordedRun], cards: tuple[Iterable[SiteCard], Iterable[SiteCard]]
 ) -> Matching:
-    """The matching without pairs of APIs that were called another number of times.
+    """Return the matching without pairs of APIs that both runs called a different number of times.
 
     Args:
         matching: of the two runs.
@@ -175,7 +175,7 @@ def _site(spot: Spot) -> _Site:
 
 
 def _calls(cards: Iterable[SiteCard]) -> dict[_Site, int]:
-    """How often each API was called, by direction."""
+    """Return how often each API was called, by direction."""
     found: dict[_Site, int] = {}
     for card in cards:
         if card.spot.phase in ("forward", "backward") and not card.module and "." in card.spot.site:

@@ -45,14 +45,14 @@ _PARAM, _FORWARD = STAGES.index("param"), STAGES.index("forward")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Floors:
-    """Of each pair of rows its floor."""
+    """The noise floor of each pair of rows, as columns."""
 
     relative: Reals
     source: npt.NDArray[np.int8]
     n_samples: Ints
 
     def rows(self, at: Sequence[int]) -> list[Floor]:
-        """Those of some rows as nouns."""
+        """Return the floors of the rows `at`."""
         columns = (column[at].tolist() for column in (self.relative, self.source, self.n_samples))
         return [Floor(relative=r, source=FLOOR_SOURCES[s], n_samples=n) for r, s, n in zip(*columns, strict=True)]
 
@@ -77,7 +77,7 @@ class Noise:
         self.has_measured = False  # something that is not zero
 
     def learn(self, pair: Ints, distances: Distances, source: int, step: int) -> None:
-        """Take distances between two good runs at one step: `source` is CALIBRATION or REPEATS."""
+        """Learn from distances between two good runs at one step: `source` is CALIBRATION or REPEATS."""
         known = (distances.depth != NONE) & np.isfinite(distances.relative)
         pair, relative = pair[known], distances.relative[known]
         if not len(pair):
@@ -90,7 +90,7 @@ class Noise:
         self._step[seen] = step
 
     def of(self, pair: Ints, step: int) -> Floors:
-        """Floors of pairs at a step, as far as is known by now.
+        """Return the floors of pairs at a step, as far as is known by now.
 
         Noise grows from step to step: what was measured at an earlier one is a lower bound, and counts as assumed.
         """
@@ -121,14 +121,14 @@ class Noise:
 
     @property
     def source(self) -> FloorSource:
-        """Where most floors come from."""
+        """The source that most floors come from."""
         if not self.has_measured:
             return "assumed"
         return FLOOR_SOURCES[int(self._source.max(initial=ASSUMED))]
 
 
 def _by_dtype(cards: Sequence[SiteCard]) -> tuple[Reals, Reals]:
-    """Assumed floors and roundings: parameters by their own dtype, what is computed by the coarsest until then."""
+    """Return assumed floors and roundings: of parameters by their dtype, of results by the coarsest dtype before."""
     coarsest, assumed, rounding = 0.0, np.zeros(len(cards)), np.zeros(len(cards))
     stages = stages_of([card.spot for card in cards])
     order = sorted(range(len(cards)), key=lambda i: (stages[i], cards[i].order))
@@ -147,7 +147,7 @@ def _by_dtype(cards: Sequence[SiteCard]) -> tuple[Reals, Reals]:
 
 
 def with_first_bits(aligned: Aligned, found: Distances, floors: Floors) -> Floors:
-    """The floors, lowered at the first row of the step that is not equal to the bit, if it is of forward."""
+    """Return the floors, lowered at the step's first row that is not equal to the bit, if it is of forward."""
     apart = np.flatnonzero(~found.is_equal)
     if not len(apart) or not (aligned.stage == _PARAM).any():  # without parameters nobody knows that they are equal
         return floors

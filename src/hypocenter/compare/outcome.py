@@ -88,7 +88,7 @@ def outcome(
     runs: tuple[RecordedRun, RecordedRun], *, matching: Matching, rows: Sequence[RowComparison], counts: Counts,
     blame: Blame | None, options: Options,
 ) -> Comparison:  # fmt: skip
-    """The answer."""
+    """Put together the answer of the comparison."""
     status = _status(matching, counts, blame, options.budget)
     is_clear = blame is not None and (status == "diverged" or blame.is_random)
     found = Comparison(
@@ -103,7 +103,7 @@ def outcome(
 
 
 def with_fit(found: Comparison, fits: Sequence[Fit]) -> Comparison:
-    """The answer with the best of the fits that explain its first difference."""
+    """Return the answer with the best of the fits that explain its first difference."""
     if not fits:
         return found
     best = fits[0]
@@ -124,7 +124,7 @@ def with_fit(found: Comparison, fits: Sequence[Fit]) -> Comparison:
 
 
 def _plain_cause(blame: Blame) -> str:
-    """What the place alone says."""
+    """Return the cause that the place of the difference alone tells."""
     row = blame.divergence.row
     if blame.is_random:
         return "rng-desync"
@@ -147,7 +147,7 @@ def _status(matching: Matching, counts: Counts, blame: Blame | None, budget: flo
 
 
 def _is_chance(counts: Counts, budget: float) -> bool:
-    """Whether what is beyond its noise is as little, and as few, as chance gives. An assumed noise tells nothing."""
+    """Return whether what is beyond noise is as little, and as few rows, as by chance; False for assumed noise."""
     is_few = len(counts.beyond) <= by_chance(counts.n_noisy, budget)
     return counts.floor_source != "assumed" and is_few and not counts.is_far
 
@@ -173,7 +173,7 @@ def _notes(counts: Counts, matching: Matching) -> tuple[str, ...]:
 def not_put_together(
     left_out: Iterable[int], pairs: Sequence[Pair], shapes: Sequence[Shapes], compared: Sequence[RowComparison]
 ) -> list[RowComparison]:
-    """A row for each of them that says that nobody can tell.
+    """Return a row for each pair that was left out, which says that nobody can tell.
 
     Args:
         left_out: numbers of pairs.
@@ -192,7 +192,7 @@ def not_put_together(
 
 
 def settings_apart(pairs: Iterable[Pair], facts: tuple[Facts | None, Facts | None]) -> tuple[str, ...]:
-    """A note when modules of the same name differ in class, in a function or in an attribute; else nothing.
+    """Note when modules of the same name differ in class, in a function or in an attribute; () when none does.
 
     Modules that go by other names are of another program: their classes and attributes differ as a matter of course.
     """
@@ -220,7 +220,7 @@ def _apart(a: ModuleFacts, b: ModuleFacts) -> Iterator[str]:
 def with_uncompared(
     found: Comparison, runs: tuple[RecordedRun, RecordedRun], shift: int, is_wanted: Callable[[int], bool] | None
 ) -> Comparison:
-    """The answer with a line about steps that were not compared.
+    """Return the answer with notes about steps that were not compared.
 
     Two runs are the same only as far as both are whole: where one was killed, or its recording stopped, before the
     other's last step, nobody can tell.
@@ -249,7 +249,7 @@ def with_uncompared(
 
 
 def _steps(run: RecordedRun) -> set[int]:
-    """Steps that every rank has completed."""
+    """Return the steps that every rank has completed."""
     found: dict[int, set[int]] = {}
     for rank, record in run.step_records():
         found.setdefault(rank, set()).add(record.step)
@@ -266,7 +266,7 @@ def _only(side: int, steps: Iterable[int], n_steps: int) -> str:
 
 
 def _spans(steps: list[int]) -> Iterator[str]:
-    """`3`, `6 to 11`, of rising numbers."""
+    """Yield the spans of rising numbers as text: `3`, `6 to 11`."""
     ends = [i for i in range(len(steps)) if i + 1 == len(steps) or steps[i + 1] != steps[i] + 1]
     for start, end in zip([0, *(i + 1 for i in ends)], ends, strict=False):
         yield str(steps[start]) if start == end else f"{steps[start]} to {steps[end]}"
@@ -279,7 +279,7 @@ def _of_the_end(run: RecordedRun) -> tuple[str, ...]:
 def or_an_unseen_update(
     found: Comparison, baseline: RecordedRun, candidate: RecordedRun, step: JudgedStep, *, is_start: bool
 ) -> Comparison:
-    """The comparison, with the optimizer's step in place of what only followed from it.
+    """Return the comparison, with the optimizer's step in place of what only followed from it.
 
     Level tensors keeps what optimizers do at each scheduled step, parameters as rows only now and then. Where rows
     of parameters are there they have been compared already, and nothing is looked at.

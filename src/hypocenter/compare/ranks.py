@@ -47,7 +47,7 @@ class Found:
     sites: set[str] = field(default_factory=set[str])  # that cannot be compared
 
     def notes(self) -> list[str]:
-        """One line each."""
+        """Return the notes, one line each."""
         notes: list[str] = []
         if self.n_mean_of > 1:
             notes.append(
@@ -66,7 +66,7 @@ class Found:
 def of_job(
     table: pa.Table, places: Mapping[int, Place], *, histograms: bool = False, found: Found | None = None
 ) -> pa.Table:
-    """Rows of all ranks as rows of the job, with `lane` and `is_bound`.
+    """Merge the rows of all ranks to rows of the job, with columns `lane` and `is_bound`.
 
     Args:
         table: readings in columns of logical.READS, and sketch, digest, literal_inf.
@@ -85,7 +85,7 @@ def of_job(
 
 
 def _with_scalars(table: pa.Table, places: Mapping[int, Place]) -> pa.Table:
-    """Losses are summands over the ranks that see other data, and copies over the others."""
+    """Set the placement of losses: summands over ranks that see other data, copies over the others."""
     is_loss = pc.and_(pc.equal(table["phase"], "loss"), pc.equal(table["placement"], ""))
     if not pc.any(is_loss).as_py():
         return table
@@ -100,7 +100,7 @@ def _placement_of_loss(place: Place) -> str:
 
 
 def _in_stages(table: pa.Table, places: Mapping[int, Place]) -> pa.Table:
-    """Orders that follow the stages of a pipeline; without what goes from one to the other."""
+    """Number the rows in the order of pipeline stages; drop what one stage only hands to the next."""
     stage = {rank: place.coords.pp or 0 for rank, place in places.items()}
     last = max(stage.values(), default=0)
     if not last:
@@ -119,7 +119,7 @@ def _in_stages(table: pa.Table, places: Mapping[int, Place]) -> pa.Table:
 
 
 def _evened(table: pa.Table) -> tuple[pa.Table, set[int]]:
-    """Without sketches of activations in steps whose data-parallel ranks have batches of different sizes."""
+    """Drop sketches of activations in steps whose data-parallel ranks have uneven batches; return these steps too."""
     is_cut = pc.and_(
         pc.is_in(table["phase"], value_set=pa.array(["forward", "backward"])),
         pc.match_substring(table["placement"], "dp=S"),
@@ -137,7 +137,7 @@ def _evened(table: pa.Table) -> tuple[pa.Table, set[int]]:
 
 
 def _with_bounds(rows: pa.Table, uneven: set[int], found: Found) -> pa.Table:
-    """`is_bound` of what cannot be compared, whose sketch goes; scalars that were added up are exact."""
+    """Set `is_bound` of rows that cannot be compared, and drop their sketches; added-up scalars are exact."""
     phase = np.array(rows["phase"].to_pylist(), np.str_)
     is_activation = np.isin(phase, ("forward", "backward"))
     is_apart = is_activation & (rows["replicas_spread"].to_numpy() > COPIES_AGREE_TO)
@@ -157,7 +157,7 @@ def _with_bounds(rows: pa.Table, uneven: set[int], found: Found) -> pa.Table:
 
 
 def _scaled(rows: pa.Table, places: Mapping[int, Place], found: Found) -> pa.Table:
-    """Losses and gradients of activations as those of the mean over data-parallel ranks."""
+    """Scale losses and gradients of activations to those of the mean over data-parallel ranks."""
     texts = rows["placement"].to_pylist()
     phases = rows["phase"].to_pylist()
     sizes = {rank: _n_means(place) for rank, place in places.items()}
@@ -189,7 +189,7 @@ def _n_means(place: Place) -> int:
 
 
 def _with_lanes(rows: pa.Table) -> pa.Table:
-    """What stays several rows gets lanes: one per rank. Equal ones are one number that all ranks have."""
+    """Give rows of one key that stay several a lane each, one per rank; when all are equal one row is kept."""
     keys = rows.select(list(_KEY)).append_column("at", pa.array(np.arange(rows.num_rows)))
     several = keys.group_by(list(_KEY)).aggregate([("at", "list"), ("at", "count")])
     several = several.filter(pc.greater(several["at_count"], 1))
@@ -207,7 +207,7 @@ def _with_lanes(rows: pa.Table) -> pa.Table:
 
 
 def _with_norms(rows: pa.Table, clipped: Mapping[int, float]) -> pa.Table:
-    """The norm of all gradients of the job, where each rank knows that of its own parts only."""
+    """Put the norm of all gradients of the job in place of the norms that each rank knows of its own parts."""
     is_norm = pc.and_(pc.equal(rows["site"], "grad_norm"), pc.equal(rows["phase"], "grad"))
     several = rows.filter(pc.and_(is_norm, pc.greater(rows["lane"], 0)))
     for step in set(several["step"].to_pylist()) & clipped.keys():
@@ -225,14 +225,14 @@ def _with_norms(rows: pa.Table, clipped: Mapping[int, float]) -> pa.Table:
 
 
 def _norm_of_job(rows: pa.Table) -> float | None:
-    """At the update; None when gradients are not known in full."""
+    """Return the norm of all gradients at the update; None when they are not known in full."""
     grads = _gradients(rows)
     is_known = not (pc.any(grads["is_bound"]).as_py() or pc.any(pc.greater(grads["lane"], 0)).as_py())
     return float(np.sqrt(pc.sum(grads["sumsq"]).as_py())) if is_known and grads.num_rows else None
 
 
 def _clipped(table: pa.Table) -> dict[int, float]:
-    """By step, what clipping made of one: as every rank saw it; without steps at which ranks saw different factors."""
+    """Return by step the factor of clipping; steps at which ranks saw different factors are left out."""
     of = ["step", "rank"]
     after = _gradients(table).group_by(of).aggregate([("sumsq", "sum")])
     before = table.filter(pc.and_(pc.equal(table["site"], "grad_norm"), pc.equal(table["phase"], "grad")))
@@ -249,7 +249,7 @@ def _gradients(rows: pa.Table) -> pa.Table:
 
 
 def shape_of(shape: list[int], placement: str, n: int, place: Place | None) -> list[int]:
-    """The shape of a logical tensor from that of a part of it; only the number of elements where that does not fit."""
+    """Return the shape of a logical tensor from a part's shape; [n] where that does not fit the number of elements."""
     if int(np.prod(shape, dtype=np.int64)) == n:
         return shape
     whole = list(shape)

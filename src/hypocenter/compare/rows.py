@@ -75,12 +75,12 @@ class StepRows:
 
     @property
     def own(self) -> StepRows:
-        """Rows of the run itself."""
+        """The rows of the run itself, without perturbed replays."""
         return self.take(np.flatnonzero(self.calibration < 0)) if self.has_calibration else self
 
     @property
     def calibrations(self) -> list[StepRows]:
-        """Rows of each perturbed replay."""
+        """The rows of each perturbed replay."""
         numbers = np.unique(self.calibration[self.calibration >= 0]) if self.has_calibration else []
         return [self.take(np.flatnonzero(self.calibration == number)) for number in numbers]
 
@@ -90,7 +90,7 @@ class StepRows:
         return bool((self.calibration >= 0).any())
 
     def take(self, at: Ints) -> StepRows:
-        """The rows of these numbers."""
+        """Return the rows with these indices."""
         place = np.full(len(self), -1, np.int64)
         place[self.sketched] = np.arange(len(self.sketched))
         wanted = place[at]
@@ -105,7 +105,7 @@ class StepRows:
         )  # fmt: skip
 
     def without(self, word: str) -> Flags:
-        """Which rows lack what a word of nouns.LACKS says."""
+        """Return which rows lack what a word of nouns.LACKS says."""
         if self.lacks is None:
             return np.zeros(len(self), np.bool_)
         return (self.lacks & LACKS_BIT[word]) != 0
@@ -130,7 +130,7 @@ class RunRows:
         self._codes: tuple[Ints, Ints, npt.NDArray[np.object_]] | None = None
 
     def batches(self) -> Iterator[tuple[int, pa.Table]]:
-        """(step, its rows in COLUMNS and `lane`), steps rising; without rows that are not compared."""
+        """Yield (step, its rows in COLUMNS and `lane`) with rising steps; rows that are not compared are left out."""
         stream = self._run.stream(self._run.ranks[0], COLUMNS) if len(self._run.ranks) == 1 else None
         if stream is not None and self._rises():
             compared = Compared()
@@ -147,7 +147,7 @@ class RunRows:
             yield self.columns(step, table)
 
     def columns(self, step: int, table: pa.Table) -> StepRows:
-        """Rows of a step as columns of numbers."""
+        """Return the rows of a step as columns of numbers."""
         batch = _one_batch(table)
         spot, microbatch, dtype = self._coded(batch)
         sketch, sketched = _sketches(batch["sketch"])
@@ -173,7 +173,7 @@ class RunRows:
         return self._codes
 
     def _rises(self) -> bool:
-        """Whether steps were written in rising order; a recording of on-finding steps need not be."""
+        """Return whether steps were written in rising order; a recording of on-finding steps need not be."""
         stream = self._run.stream(self._run.ranks[0], ("step",))
         last = -1
         for batch in stream or ():
@@ -198,7 +198,7 @@ class RunRows:
 
 
 def by_step(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]:
-    """Rows cut into steps; steps rise."""
+    """Cut rows into steps; their steps must rise."""
     waiting: list[pa.RecordBatch] = []
     current: int | None = None
     for batch in batches:
@@ -215,7 +215,7 @@ def by_step(batches: Iterable[pa.RecordBatch]) -> Iterator[tuple[int, pa.Table]]
 
 
 def is_compared(batch: pa.RecordBatch) -> pa.Array:
-    """Which rows are values of the program: no recompute, no single operators, nothing that Hypocenter measured."""
+    """Tell which rows are values of the program: no recompute, no single operator, nothing that we measured."""
     is_ours = pc.equal(batch["recompute"], True)
     is_calibration = pc.starts_with(batch["op"], CALIBRATION)
     is_compared_op = pc.or_(is_calibration, pc.starts_with(batch["op"], GRAPH))
@@ -228,7 +228,7 @@ def is_compared(batch: pa.RecordBatch) -> pa.Array:
 
 
 class Compared:
-    """Takes the rows that are compared out of one step after another; most steps have the same rows."""
+    """Filters the rows that are compared out of one step after another; most steps have the same rows."""
 
     def __init__(self) -> None:
         self._keys: list[pa.ChunkedArray] = []
@@ -236,7 +236,7 @@ class Compared:
         self.is_as_before = False  # the last step had the same rows as the one before it
 
     def of(self, table: pa.Table) -> pa.Table:
-        """The rows of a step that are compared."""
+        """Return the rows of a step that are compared."""
         keys = [table[name] for name in _TOLD_BY if name in table.column_names]
         self.is_as_before = len(keys) == len(self._keys) and all(map(pa.ChunkedArray.equals, keys, self._keys))
         if not self.is_as_before:
@@ -246,7 +246,7 @@ class Compared:
 
 
 def _lacks(batch: pa.RecordBatch) -> Ints | None:
-    """Bits of what rows of an imported run do not tell."""
+    """Return for each row of an imported run the bits of what it lacks; None when all have everything."""
     if "lacks" not in batch.schema.names:
         return None
     column = pc.fill_null(batch["lacks"], "").dictionary_encode()
@@ -271,7 +271,7 @@ def _flags(column: pa.Array) -> Flags:
 
 
 def _sketches(column: pa.Array) -> tuple[Sketches | None, Ints]:
-    """The sketches of the rows that have one of the usual length, and which rows these are."""
+    """Return the sketches of rows that have one of the usual length, and which rows these are."""
     if column.null_count == len(column):
         return None, np.empty(0, np.int64)
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
@@ -281,7 +281,7 @@ def _sketches(column: pa.Array) -> tuple[Sketches | None, Ints]:
 
 
 def _calibrations(op: pa.Array) -> Ints:
-    """Which perturbed replay each row is of, -1: of the run itself."""
+    """Return which perturbed replay each row belongs to; -1 for rows of the run itself."""
     found = np.full(len(op), -1, np.int64)
     if pc.any(pc.not_equal(op, "")).as_py():
         for i, text in enumerate(op.to_pylist()):
@@ -292,7 +292,7 @@ def _calibrations(op: pa.Array) -> Ints:
 
 
 def ahead(items: Iterable[T]) -> Iterator[T]:
-    """The items in their order; what they raise is raised here. The thread ends when nobody takes any more."""
+    """Yield the items in order while a thread reads ahead; its errors are raised here, and it stops with the caller."""
     waiting: Queue[tuple[T | None, BaseException | None, bool]] = Queue(_AHEAD)
     is_over = threading.Event()
 
@@ -332,7 +332,7 @@ class Spots:
     _number: dict[Spot, int] = field(default_factory=dict[Spot, int])
 
     def number_of(self, spot: Spot) -> int:
-        """The number of a spot; a new one gets the next."""
+        """Return the number of a spot; a new one gets the next number."""
         found = self._number.get(spot)
         if found is None:
             found = self._number[spot] = len(self.known)
@@ -340,18 +340,18 @@ class Spots:
         return found
 
     def find(self, spot: Spot) -> int:
-        """The number of a spot, -1 when it was never seen."""
+        """Return the number of a spot, -1 when it was never seen."""
         return self._number.get(spot, -1)
 
     def numbers(self, batch: pa.RecordBatch) -> Ints:
-        """For each row of a batch with columns KEY the number of its spot."""
+        """Return for each row of a batch with columns KEY the number of its spot."""
         codes, firsts = distinct([batch[name] for name in KEY])
         rows = batch.select(list(KEY)).take(pa.array(firsts)).to_pylist()
         return np.fromiter((self.number_of(Spot(**row)) for row in rows), np.int64, len(rows))[codes]
 
 
 def distinct(columns: Sequence[pa.Array]) -> tuple[Ints, Ints]:
-    """For each row the number of its combination of values, and the first row of each combination."""
+    """Return for each row the number of its combination of values, and the first row of each combination."""
     codes = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         indices = column.dictionary_encode("encode").indices.to_numpy(zero_copy_only=False).astype(np.int64)

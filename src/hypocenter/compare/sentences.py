@@ -11,7 +11,7 @@ from hypocenter.compare.verdict import counts_from
 
 
 def power(value: float) -> str:
-    """A relative error as a power of two: `2^-6`; 0 and infinity as they are."""
+    """Write a relative error as a power of two: `2^-6`; 0 and infinity as they are."""
     if value == 0.0:
         return "0"
     if not math.isfinite(value):
@@ -20,12 +20,12 @@ def power(value: float) -> str:
 
 
 def place(site: str, port: str = "") -> str:
-    """`layers.3.mlp out[0]`; the root is `the model itself`."""
+    """Name a place: `layers.3.mlp out[0]`; the root is `the model itself`."""
     return f"{site or 'the model itself'} {port}".strip()
 
 
 def sentence(found: Comparison, blame: Blame | None) -> str:
-    """The answer in one sentence."""
+    """Say the answer in one sentence."""
     n_sites = len({spot.site for pair in found.matching.pairs for spot in pair.baseline})
     left = len(found.matching.unmatched_baseline) + len(found.matching.unmatched_candidate)
     unmatched = f"; {left:,} {'spot' if left == 1 else 'spots'} unmatched" if left else ""
@@ -62,7 +62,7 @@ def _diverged(first: Divergence, blame: Blame | None) -> str:
 
 
 def with_rates(text: str, first: Divergence, rates: tuple[float, float]) -> str:
-    """The answer with two learning rates in the place of how far they are apart: 0.3 against 0.05."""
+    """Return the answer with both learning rates (0.3 against 0.05) in the place of how far they are apart."""
     group = "" if first.site == "lr" else f" ({first.site})"
     numbers = f"{_spot_text(first)} differs by {power(first.error)} (noise floor {power(first.floor)})"
     return text.replace(numbers, f"learning rate{group} {rates[0]:g} against {rates[1]:g}", 1)
@@ -110,7 +110,7 @@ def _why_not(found: Comparison) -> str:
 
 
 def whys(found: Comparison, blame: Blame | None, n_doubtful: int) -> tuple[str, ...]:
-    """What the answer rests on, a line each."""
+    """Say what the answer rests on, a line each."""
     return tuple(_whys(found, blame, n_doubtful))
 
 

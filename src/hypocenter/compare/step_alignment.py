@@ -13,7 +13,7 @@ Losses = dict[int, float]
 
 
 def shift_of(baseline: Losses, candidate: Losses, steps: tuple[Sequence[int], Sequence[int]]) -> int:
-    """What to add to a step of the baseline for the candidate's.
+    """Return what to add to a step of the baseline to get the candidate's.
 
     Args:
         baseline, candidate: loss of each step, as far as it is known.
@@ -28,7 +28,7 @@ def shift_of(baseline: Losses, candidate: Losses, steps: tuple[Sequence[int], Se
 
 
 def shift_between(baseline: RecordedRun, candidate: RecordedRun) -> int:
-    """What to add to a step of the baseline for the candidate's, by the losses that both recorded."""
+    """Return what to add to a step of the baseline to get the candidate's, by the losses that both recorded."""
     losses: list[dict[int, float]] = []
     steps: list[list[int]] = []
     for run in (baseline, candidate):

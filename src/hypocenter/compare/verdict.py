@@ -53,7 +53,7 @@ BUDGET = AT  # times a measured floor
 
 
 def row_verdicts(distances: Distances, floors: Floors, budget: float, n: int) -> npt.NDArray[np.int8]:
-    """Judge each row: it differs when even the low end of its error is beyond what chance gives the worst of n rows.
+    """Judge each row: it differs when even the low end of its error is beyond the worst that chance makes of n rows.
 
     Between budget × floor and that it may be a rare sample of noise: of the row alone nobody can tell. Of an assumed
     floor the budget is counted from BUDGET on, and nobody can tell up to ZONE times it.
@@ -69,20 +69,20 @@ def row_verdicts(distances: Distances, floors: Floors, budget: float, n: int) ->
 
 
 def noise_up_to(floors: Floors, budget: float) -> Reals:
-    """Up to where an error is what one row of two good runs has."""
+    """Return up to which error a row of two good runs counts as noise."""
     is_assumed = floors.source == ASSUMED
     scale = np.where(floors.source == NO_FLOOR, 1.0, np.where(is_assumed, budget / BUDGET, budget))
     return floors.relative * scale
 
 
 def _sure_from(floors: Floors, budget: float, n: int) -> Reals:
-    """From how many times `noise_up_to` on an error is none of n rows of noise. Of a bound there is no rare sample."""
+    """Return at how many times `noise_up_to` an error is surely no noise among n rows; 1 where the floor is a bound."""
     of_samples = np.where(floors.source == ASSUMED, ZONE, apart_from(n, budget, floors.n_samples) / budget)
     return np.where((floors.source == ROUNDING) | (floors.source == NO_FLOOR), 1.0, of_samples)
 
 
 def apart_from(n: int, budget: float, n_samples: Ints | int = 1) -> Reals:
-    """Times its floor from which on a row is apart by more than chance does to the worst of n rows.
+    """Return how many times its floor a row must be apart to be beyond what chance does to the worst of n rows.
 
     Args:
         n: rows among which the worst is looked for.
@@ -94,13 +94,13 @@ def apart_from(n: int, budget: float, n_samples: Ints | int = 1) -> Reals:
 
 
 def by_chance(n: int, budget: float) -> int:
-    """How many of n rows chance may put beyond budget times their floors, each by itself or HANDED_ON together."""
+    """Return how many of n rows chance may put beyond budget times their floors, singly or HANDED_ON together."""
     expected = n * min(1.0, RARE * (AT / budget) ** TAIL)
     return max(_at_most(expected), HANDED_ON * _at_most(expected / HANDED_ON))
 
 
 def _at_most(expected: float) -> int:
-    """What a count of Poisson with this mean passes in LEVEL of cases."""
+    """Return the number that a Poisson count with this mean exceeds only in LEVEL of cases."""
     if expected > 1e3:  # as good as normally distributed; 2.33 deviations leave LEVEL above
         return int(expected + 2.33 * math.sqrt(expected))
     count, term = 0, math.exp(-expected)
@@ -113,12 +113,12 @@ def _at_most(expected: float) -> int:
 
 
 def counts_from(source: FloorSource, found: Comparison) -> float:
-    """Times the floor (as compare.verdict has it)."""
+    """Return from how many times the floor on an error counts (as compare.verdict has it)."""
     of_samples = float(apart_from(found.n_noisy, found.budget, found.n_samples))
     of_bounds = {"assumed": found.budget / BUDGET * ZONE, "none": 1.0, "rounding": found.budget}
     return of_bounds.get(source, of_samples)
 
 
 def source_of_floor(first: Divergence) -> FloorSource:
-    """What the floor of the first divergence is from; "assumed" when nobody says."""
+    """Return where the floor of the first divergence comes from; "assumed" when nothing says."""
     return first.row.floor.source if first.row is not None else "assumed"

@@ -18,7 +18,7 @@ _SHOWN = 8  # numbers of steps or ranks that a sentence lists
 
 
 def what_followed(group: Group, spans: Sequence[Episode], records: Records) -> list[str]:
-    """From the loss that went bad with it to other ranks and later steps.
+    """Say what followed: from the loss that went bad with it to other ranks and later steps.
 
     Args:
         group: the finding, with its followers.
@@ -33,7 +33,7 @@ def what_followed(group: Group, spans: Sequence[Episode], records: Records) -> l
 
 
 def forecast(group: Group) -> list[str]:
-    """How the failure had been seen coming."""
+    """Say how the failure had been seen coming."""
     told = [f for f in group.followers if f.code == FORECAST]
     return [f"forecast at step {f.step}: {f.why[1]}" for f in told[:1] if len(f.why) > 1]
 
@@ -44,7 +44,7 @@ def _turned(piece: JudgedEvidence | None) -> list[str]:
 
 
 def _symptoms(group: Group, spans: Sequence[Episode], records: Records) -> list[str]:
-    """The first loss and the first gradients that went bad with it."""
+    """Say which loss and which gradients went bad first."""
     finding, piece = group.finding, group.piece
     episode = episode_of(finding.step, spans) if finding.severity == "error" else None
     if episode is None:
@@ -66,7 +66,7 @@ def _symptoms(group: Group, spans: Sequence[Episode], records: Records) -> list[
 
 
 def _bad_gradients(piece: JudgedEvidence | None) -> tuple[int, int]:
-    """How many gradients went bad before any clipping, and of how many."""
+    """Return how many gradients went bad before any clipping, and out of how many."""
     if piece is None or piece.evidence.trigger == "nonfinite-param":
         return 0, 0
     n_bad = len(piece.evidence.replayed_bad_params) or len(piece.evidence.bad_params)
@@ -88,7 +88,7 @@ def _probes(group: Group) -> list[str]:
 
 
 def _told_whole(group: Group) -> list[str]:
-    """Loggers that show finite numbers instead; counts of the whole run."""
+    """Return counts of the whole run: loggers that show finite numbers instead."""
     return [f.title for f in group.followers if f.code in TOLD_WHOLE]
 
 
@@ -147,7 +147,7 @@ class Episode:
 
 
 def is_sick(finding: Finding) -> bool:
-    """Whether a finding says that training itself was not finite in its step (not only a value that went nowhere)."""
+    """Return whether a finding says that training was not finite in its step (not only a value that went nowhere)."""
     is_update = finding.code == "HC104" and finding.phase == "optimizer"  # it ends in a parameter
     return finding.kind == "nonfinite" and finding.severity == "error" and (finding.code in SICK_CODES or is_update)
 
@@ -178,5 +178,5 @@ def episodes(steps: Iterable[int], sick: Iterable[int]) -> tuple[Episode, ...]:
 
 
 def episode_of(step: int, found: Sequence[Episode]) -> Episode | None:
-    """The episode that a step lies in."""
+    """Return the episode that a step lies in; None when it lies in none."""
     return next((episode for episode in found if step in episode), None)

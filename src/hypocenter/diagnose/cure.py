@@ -76,7 +76,7 @@ class Answer:
 
 
 def chosen(pieces: Sequence[JudgedEvidence]) -> JudgedEvidence | None:
-    """The failure to cure: one that is cured, else one that was searched, else any; errors and early steps first."""
+    """Return the failure to cure: one that is cured, else searched, else any; errors and early steps first."""
     ranking = {"cured": 0, "no-cure": 1, "cannot-tell": 2}
 
     def order(piece: JudgedEvidence) -> tuple[int, bool, int, int]:
@@ -88,14 +88,14 @@ def chosen(pieces: Sequence[JudgedEvidence]) -> JudgedEvidence | None:
 
 
 def needs_search(piece: JudgedEvidence | None) -> bool:
-    """Whether a rerun with a full search could tell more than the recording; not where nothing failed."""
+    """Return whether a rerun with a full search could tell more than the recording; not where nothing failed."""
     if piece is None:
         return False
     return piece.evidence.cure is None or piece.evidence.cure.status == "cannot-tell"
 
 
 def answer(run: str, piece: JudgedEvidence | None, why: Sequence[str] = ()) -> Answer:
-    """What the recording says about a cure.
+    """Return what the recording says about a cure.
 
     Args:
         run: the recording's name.

@@ -27,14 +27,14 @@ _RECENT_STEPS = 50  # that say how long a step takes
 
 
 def apart(pieces: RunEvidence) -> tuple[RunEvidence, tuple[JudgedEvidence, ...]]:
-    """The evidence of failures of numbers, and that of exceptions."""
+    """Return the evidence of failures of numbers, and that of exceptions."""
     found = [e for e in pieces.found if e.evidence.trigger != _TRIGGER]
     deaths = tuple(e for e in pieces.found if e.evidence.trigger == _TRIGGER)
     return replace(pieces, found=tuple(found)), deaths
 
 
 def explained(found: Sequence[Finding], deaths: Sequence[JudgedEvidence]) -> list[Finding]:
-    """The findings, those of a death with its cause; and of broken devices that no death tells of."""
+    """Return the findings, those of a death with its cause, and those of broken devices that no death tells of."""
     broken = [e for e in deaths if _DEVICE in e.evidence.facts]
     lost = [f for f in found if f.code in (CODE, _OF_RANKS)]
     told = [_explained(f, deaths) if f.code in (CODE, _OF_RANKS) else f for f in found]
@@ -62,7 +62,7 @@ def with_deaths(folded: Sequence[Folded], dead: Sequence[Finding]) -> tuple[Fold
 
 
 def _of_device(evidence: Evidence) -> Finding:
-    """A device gave no more results, and what became of the program is not known, or it went on."""
+    """Make the finding that a device gave no more results; the program went on, or its end is not known."""
     is_device = evidence.facts[_DEVICE] == "device"
     return Finding(
         code=CODE, kind="crash" if is_device else "comm", severity="error",
@@ -124,7 +124,7 @@ def _explained(finding: Finding, deaths: Sequence[JudgedEvidence]) -> Finding:
 
 
 def _given(origin: OpFacts) -> Iterator[str]:
-    """What was not finite among what the call was given: often why it raised."""
+    """Say what was not finite among the inputs of the call: often why it raised."""
     for tensor in origin.inputs:
         counts = (("NaN", tensor.summary.n_nan), ("+inf", tensor.summary.n_posinf), ("-inf", tensor.summary.n_neginf))
         held = ", ".join(f"{name} ×{n:,}" for name, n in counts if n)
@@ -133,14 +133,14 @@ def _given(origin: OpFacts) -> Iterator[str]:
 
 
 def _stack(evidence: Evidence) -> tuple[str, ...]:
-    """The program's own frames around the innermost."""
+    """Say which frames of the program are around the innermost one."""
     sources = [op.source for op in evidence.path[1:] if op.source is not None]
     calls = [f"{s.file.rpartition('/')[2]}:{s.line} {s.text}" for s in sources]
     return (f"called from {'; '.join(calls)}",) if calls else ()
 
 
 def jobs_of(recorded: RecordedRun, records: Records) -> list[Job]:
-    """The job as rules about its end see it: each attempt of an elastic job by itself, the latest last.
+    """Return the job as rules about its end see it: each attempt of an elastic job by itself, the latest last.
 
     Args:
         recorded: an open recording.

@@ -24,7 +24,7 @@ Trigger = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorFacts:
-    """A tensor that went into or came out of the blamed op."""
+    """A tensor that was an input or an output of the blamed op."""
 
     name: str  # "in[0]", "out[0]", "weight", "batch input_ids", ...
     dtype: str

@@ -26,7 +26,7 @@ class Fall:
         return isinstance(step, int) and self.first <= step <= self.last
 
     def sentence(self) -> str:
-        """ "loss scale 65,536 -> 5.8e-11, 50 skips (steps 6 to 55)"."""
+        """Say it in words: "loss scale 65,536 -> 5.8e-11, 50 skips (steps 6 to 55)"."""
         span = f"step {self.first}" if self.first == self.last else f"steps {self.first} to {self.last}"
         skips = f"{self.n_skips:,} skip{'' if self.n_skips == 1 else 's'} ({span})"
         if self.to_scale == self.from_scale:
@@ -35,12 +35,12 @@ class Fall:
 
 
 def scale_text(scale: float) -> str:
-    """A loss scale as people write it: 65,536 or 5.8e-11."""
+    """Write a loss scale as people do: 65,536 or 5.8e-11."""
     return f"{scale:,.0f}" if 1 <= scale < 1e12 else f"{scale:.2g}"
 
 
 def fall_from(records: Sequence[StepRecord], step: int) -> Fall | None:
-    """The fall that begins with the first skip at or after a step; None when there is none there.
+    """Return the fall that begins with the first skip at or after a step; None when there is none there.
 
     Args:
         records: of one rank, in order.
@@ -70,13 +70,13 @@ def fall_from(records: Sequence[StepRecord], step: int) -> Fall | None:
 
 
 def first_without_inverse(records: Sequence[StepRecord]) -> int | None:
-    """The first update that went through at a scale so small that unscaling multiplied gradients by infinity."""
+    """Return the first update at a scale so small that unscaling multiplied gradients by infinity."""
     steps = (r.step for r in records if r.loss_scale is not None and r.loss_scale <= NO_INVERSE and not r.skipped)
     return next(steps, None)
 
 
 def streaks(records: Sequence[StepRecord]) -> list[list[int]]:
-    """Steps of skipped updates under a loss scaler, each list one unbroken run of them."""
+    """Return the steps of skipped updates under a loss scaler, each list one unbroken run of them."""
     found: list[list[int]] = []
     is_open = False
     for record in records:
@@ -91,7 +91,7 @@ def streaks(records: Sequence[StepRecord]) -> list[list[int]]:
 
 
 def _after(records: Sequence[StepRecord], last: int) -> float:
-    """The scale that the last skip left: that of the next step, or as much lower as the skip before made it."""
+    """Return the scale that the last skip left: that of the next step, or lowered as by the skip before."""
     scale = records[last].loss_scale or 0.0
     if last + 1 < len(records) and _has_scale(records[last + 1]):
         return records[last + 1].loss_scale or 0.0

@@ -87,7 +87,7 @@ class _History:
 
 
 def answer(folder: Path) -> Fleet:
-    """Of all recordings of a folder and of the folders in it, as the last `hypocenter check` of each saw them.
+    """Return what all recordings of a folder and its folders say, as the last `hypocenter check` of each saw them.
 
     Raises:
         NoRecordingError: there is no such folder, or none in it.
@@ -138,6 +138,6 @@ def _key(place: Place) -> _Key:
 
 
 def _names_a_device(finding: dict[str, Any]) -> bool:
-    """Whether it is one of these, as a diagnosis.json of whatever version says it."""
+    """Return whether a finding names a device, as a diagnosis.json of whatever version says it."""
     has_place = isinstance(finding.get("rank"), int) and isinstance(finding.get("step"), int)
     return has_place and finding.get("cause") in NAMING and finding.get("severity") != "note"

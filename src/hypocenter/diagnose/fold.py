@@ -22,7 +22,7 @@ _AFTER = ("HC101", "HC102", "HC106")  # gradient, loss, skipped step: what all r
 
 
 def fold(pieces: Sequence[JudgedEvidence], found: Iterable[Finding], records: Records) -> tuple[Folded, ...]:
-    """Findings of evidence and of rules as one ordered list, causes first.
+    """Fold findings of evidence and of rules into one ordered list, causes first.
 
     Args:
         pieces: by step, located ones first.
@@ -85,7 +85,7 @@ def _place_piece(piece: JudgedEvidence, groups: list[Group], spans: Sequence[Epi
 
 
 def _is_same_symptom(group: Group, finding: Finding) -> bool:
-    """Whether another rank shows at the same step what a group cannot explain either."""
+    """Return whether another rank shows at the same step what a group cannot explain either."""
     known = group.finding
     is_other_rank = known.rank != finding.rank and known.step == finding.step
     return is_other_rank and (known.code, known.cause, known.site) == (finding.code, finding.cause, finding.site)
@@ -111,14 +111,14 @@ def _place_finding(finding: Finding, groups: list[Group], spans: Sequence[Episod
 
 
 def _is_elsewhere(one: Finding, other: Finding) -> bool:
-    """Whether they say one and the same of two ranks."""
+    """Return whether both say the same of two different ranks."""
     return one.rank != other.rank and all(
         getattr(one, name) == getattr(other, name) for name in ("code", "step", "site", "title", "severity", "source")
     )
 
 
 def _place_fall(finding: Finding, groups: list[Group], past: Sequence[StepRecord]) -> None:
-    """A falling scale follows what is to blame for it, or leads what was found out about it."""
+    """Put a falling scale below what is to blame for it, or above what was found out about it."""
     fall = fall_from(past, finding.step)
     blamed = next((g for g in groups if _is_blamed(g, fall, finding.step)), None)
     if blamed is not None and _was_traced_later(blamed, finding):
@@ -141,7 +141,7 @@ def _place_fall(finding: Finding, groups: list[Group], past: Sequence[StepRecord
 
 
 def _take_in_skips(groups: list[Group]) -> None:
-    """A skip that a replay could not show again, as on a rank that was fine, belongs to the fall it lies in."""
+    """Put a skip that a replay could not show again, as on a rank that was fine, below the fall it lies in."""
     falling = [g for g in groups if g.fall is not None]
     for group in list(groups):
         shown = group.piece
@@ -154,7 +154,7 @@ def _take_in_skips(groups: list[Group]) -> None:
 
 
 def _take_in_unexplained(groups: list[Group]) -> None:
-    """A skip that could not be done again belongs to the fall it lies in, whose cause a later step showed."""
+    """Put a skip that could not be repeated below the fall it lies in, whose cause a later step showed."""
     explained = [g for g in groups if g.fall is not None and g.finding.cause != "unknown"]
     for group in list(groups):
         shown, finding = group.piece, group.finding
@@ -168,7 +168,7 @@ def _take_in_unexplained(groups: list[Group]) -> None:
 
 
 def _take_in_ruin(groups: list[Group], records: Records) -> None:
-    """Parameters that unscaling by a scale near zero made NaN, and what follows from them, belong to the fall."""
+    """Put parameters that unscaling by a scale near zero made NaN, and what follows, below the fall."""
     for leader in [g for g in groups if g.fall is not None]:
         step = first_without_inverse(records.of_rank(leader.finding.rank))
         if step is None or step < leader.finding.step:
@@ -181,7 +181,7 @@ def _take_in_ruin(groups: list[Group], records: Records) -> None:
 
 
 def _is_blamed(group: Group, fall: Fall | None, step: int) -> bool:
-    """Whether it says what made gradients non-finite that no loss scale would have mended."""
+    """Return whether a group says what made gradients non-finite that no loss scale would have mended."""
     if fall is None or group.finding.severity != "error" or group.finding.kind != "nonfinite":
         return False
     is_located = group.piece is not None and group.piece.is_located
@@ -192,12 +192,12 @@ def _is_blamed(group: Group, fall: Fall | None, step: int) -> bool:
 
 
 def _was_traced_later(group: Group, finding: Finding) -> bool:
-    """Whether it shows a later step of the fall, because the first ones could not be done again."""
+    """Return whether it shows a later step of the fall, because the first ones could not be repeated."""
     return group.piece is not None and group.piece.evidence.traced_live and group.finding.step > finding.step
 
 
 def _shows(group: Group, finding: Finding, fall: Fall | None) -> bool:
-    """Whether a group knows more of the same fall than the rule does."""
+    """Return whether a group knows more of the same fall than the rule does."""
     if group.finding.code == "HC202" and finding.code == "HC201":
         return group.fall is not None and finding.step in group.fall
     if group.piece is None or fall is None or group.finding.step not in fall:
@@ -211,7 +211,7 @@ def _shows(group: Group, finding: Finding, fall: Fall | None) -> bool:
 
 
 def _promote(group: Group, finding: Finding, fall: Fall | None) -> None:
-    """The rule's finding, with place, cause and proof of the group's."""
+    """Give the rule's finding the place, cause and proof of the group's, and let it lead the group."""
     old, piece = group.finding, group.piece
     known = old if old.cause != "unknown" else finding
     if finding.limit == 1.0 and known.cause == "loss-scale-overflow":  # below scale 1 the gradient itself is too large
@@ -242,13 +242,13 @@ def _promote(group: Group, finding: Finding, fall: Fall | None) -> None:
 
 
 def _after_first(streak: Sequence[int], sick: set[int]) -> Sequence[int]:
-    """The skips that follow a bad step without an update in between belong to it."""
+    """Return the skips that follow a bad step without an update in between."""
     start = next((i for i, step in enumerate(streak) if step in sick), len(streak))
     return streak[start:]
 
 
 def _leader(finding: Finding, groups: Sequence[Group], spans: Sequence[Episode]) -> Group | None:
-    """The group that explains a rule's finding: of the same step or, in an episode, of an earlier one."""
+    """Return the group that explains a rule's finding: of the same step or, in an episode, of an earlier one."""
     if finding.code in ("HC101", "HC106"):
         falling = (g for g in groups if g.fall is not None and g.finding.severity != "note")
         leads = (g for g in falling if finding.code == "HC106" or g.finding.code in ("HC201", "HC101"))
@@ -290,19 +290,19 @@ def _leader(finding: Finding, groups: Sequence[Group], spans: Sequence[Episode])
 
 
 def _is_same_schedule(said: Finding, counts: Finding) -> bool:
-    """Whether these are the whole run's counts of the schedule that a finding is about."""
+    """Return whether these are the whole run's counts of the schedule that a finding is about."""
     name = said.title.partition(" ")[0]
     return said.code == counts.code and said.rank == counts.rank and counts.title.endswith(f" of {name}")
 
 
 def _came_true(forecast: Finding, finding: Finding) -> bool:
-    """Whether a value overflowed where it had been forecast."""
+    """Return whether a value overflowed where it had been forecast."""
     is_overflow = finding.kind == "nonfinite" and finding.severity == "error" and finding.site is not None
     return is_overflow and finding.site == forecast.site and finding.step >= forecast.step
 
 
 def _distance(leader: Finding, finding: Finding) -> tuple[bool, int]:
-    """Of the same rank first when both are of one step, then the earliest."""
+    """Return a sort key: of one step the same rank first, then the earliest step."""
     return leader.rank != finding.rank and leader.step == finding.step, leader.step
 
 
@@ -349,5 +349,5 @@ def _led_by_one_rank(groups: list[Group], ruled: Sequence[Finding]) -> list[Find
 
 
 def _explains(located: Finding, finding: Finding) -> bool:
-    """A replay on the same rank; of a sum, on any."""
+    """Return whether a replay explains it: one on the same rank; for a sum, on any rank."""
     return located.rank == finding.rank or (finding.code == OVERFLOWED and located.cause == finding.cause)

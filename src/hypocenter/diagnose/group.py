@@ -45,7 +45,7 @@ def told_under(
     leader_of: Callable[[Folded], Folded | None],
     told: Callable[[Folded, Sequence[Finding]], Folded],
 ) -> tuple[Folded, ...]:
-    """The same findings, without those that another one explains.
+    """Return the findings without those that another one explains and tells of.
 
     Args:
         leader_of: gives the one that explains a finding; None: nothing does.

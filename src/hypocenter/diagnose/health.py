@@ -57,7 +57,7 @@ class Measure:
 
     @property
     def manual(self) -> Manual:
-        """The docstring of its file."""
+        """The manual page of the measure: the docstring of its file."""
         return page_of(self.take)
 
 
@@ -78,7 +78,7 @@ def measure(name: str, *, column: str, needs: Needs | tuple[Needs, ...], order: 
 
 
 def measures(plugins: Iterable[str] = ()) -> list[Measure]:
-    """All measures, in the order of their columns."""
+    """Return all measures, in the order of their columns."""
     CATALOGUE.load(plugins)
     return CATALOGUE.in_order()
 
@@ -122,7 +122,7 @@ class Answer:
 
 
 def answer(run: str, recorded: Recorded, plugins: Iterable[str] = ()) -> Answer:
-    """All measures of a recording.
+    """Take all measures of a recording and sort what they say, worst first.
 
     Args:
         run: its name.
@@ -184,7 +184,7 @@ def _sentence(out: Sequence[Value], found: Sequence[tuple[Measure, Value]], reco
 
 
 def layer_of(site: str) -> str:
-    """The part of a path up to its first number; of a path without one its first word."""
+    """Return the part of a path up to its first number; of a path without one its first word."""
     words = site.split(".")
     at = next((i for i, word in enumerate(words) if word.isdigit()), 0)
     return ".".join(words[: at + 1]) or WHOLE

@@ -8,7 +8,7 @@ from hypocenter.nouns import Diagnosis, Finding
 
 
 def in_a_line(diagnosis: Diagnosis) -> str:
-    """`healthy in 40 steps`, or the first finding with its place: `error[HC102]: ... (train.py:27, step 25)`."""
+    """Say `healthy in 40 steps`, or the first finding: `error[HC102]: ... (train.py:27, step 25)`."""
     found = [finding for finding in diagnosis.findings if finding.severity != "note"]
     steps = f"{diagnosis.n_steps:,} step{'' if diagnosis.n_steps == 1 else 's'}"
     if not found:

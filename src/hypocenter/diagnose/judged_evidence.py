@@ -66,7 +66,7 @@ class RunEvidence:
 
 
 def load(files: Iterable[tuple[int, Path]], run: Path) -> RunEvidence:
-    """Read every evidence file. What cannot be trusted becomes a note."""
+    """Read every evidence file; what cannot be trusted becomes a note."""
     found: list[JudgedEvidence] = []
     notes: list[str] = []
     for rank, path in files:
@@ -88,7 +88,7 @@ def load(files: Iterable[tuple[int, Path]], run: Path) -> RunEvidence:
 
 
 def decode(data: bytes) -> Evidence:
-    """Evidence from JSON.
+    """Read evidence from JSON.
 
     Raises:
         ValueError: too large, not JSON, not evidence, or of a newer format.
@@ -143,7 +143,7 @@ def judged_piece(evidence: Evidence, *, rank: int, bundle: str | None = None) ->
 
 
 def _has_op(evidence: Evidence) -> bool:
-    """Whether there may be an operator to replay alone: of the dump of a graph, and of MindSpore, nothing is kept."""
+    """Return whether there may be an operator to replay alone: not for dumps of graphs, nor for MindSpore."""
     is_of_dump = evidence.reproduced and not evidence.replayed and not evidence.traced_live
     is_mindspore = evidence.origin is not None and is_of_mindspore(evidence.origin.op)
     is_elsewhere = evidence.trigger == "spike" and evidence.origin is None
@@ -204,7 +204,7 @@ def _severity(evidence: Evidence, verdict: Verdict) -> Severity:
 
 
 def _samples(evidence: Evidence) -> tuple[int, ...]:
-    """The samples that are to blame; all of them blame none."""
+    """Return the samples that are to blame; () when all of them would be."""
     return evidence.samples if len(evidence.samples) < max(2, evidence.n_samples) else ()
 
 
@@ -218,7 +218,7 @@ def _remedy(evidence: Evidence, verdict: Verdict, site: str | None) -> Remedy | 
 
 
 def _to_mend(evidence: Evidence, verdict: Verdict) -> tuple[str, ...]:
-    """What to change, when the remedy shown only keeps the sample away."""
+    """Say what to change when the remedy shown only keeps the sample away; else ()."""
     shown = _remedy(evidence, verdict, None)
     is_avoidance = shown is not None and shown.action in ("drop-samples", "skip-batch")
     return (f"{TO_MEND}{verdict.advice}",) if is_avoidance and verdict.advice else ()

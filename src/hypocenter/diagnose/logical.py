@@ -40,7 +40,7 @@ READS = tuple(dict.fromkeys((*_KEY, "rank", "order", "placement", *_COUNTS, *_LO
 
 @dataclass(slots=True, kw_only=True)
 class _Rows:
-    """Rows by logical tensor: each with its place among shards, summands and copies."""
+    """Rows sorted by logical tensor: each with its place among shards, summands and copies."""
 
     tensor: Ints  # number of the logical row
     shard: Ints
@@ -59,7 +59,7 @@ def merged(
     sketches: bool = False,
     are_sketches_of_shards: bool = False,
 ) -> pa.Table:
-    """Rows of all ranks as rows of logical tensors.
+    """Merge the rows of all ranks to rows of logical tensors.
 
     Args:
         table: readings in columns of READS (record.schema.READINGS, and `rank`).
@@ -124,7 +124,7 @@ def merged(
 
 
 def _ordered(table: pa.Table, places: Mapping[int, Place]) -> _Rows:
-    """The rows by logical tensor, shard, summand and copy."""
+    """Return the rows sorted by logical tensor, shard, summand and copy."""
     rank = table["rank"].to_numpy()
     standing = _standing_columns(table, rank, places)
     codes = _codes(table, _KEY)
@@ -147,7 +147,7 @@ def _ordered(table: pa.Table, places: Mapping[int, Place]) -> _Rows:
 
 
 def _standing_columns(table: pa.Table, rank: npt.NDArray[Any], places: Mapping[int, Place]) -> dict[str, Ints]:
-    """Per row what its rank holds of the tensor; without placement or place a tensor of its own."""
+    """Return per row what its rank holds of the tensor; without placement or place a tensor of its own."""
     texts = pc.dictionary_encode(pc.fill_null(table["placement"], "").combine_chunks())
     ranks, rank_code = np.unique(rank, return_inverse=True)
     names = ("tensor", "shard", "summand", "copy", "n_shards", "n_summands")
@@ -167,13 +167,13 @@ def _standing_columns(table: pa.Table, rank: npt.NDArray[Any], places: Mapping[i
 
 
 def _columns(table: pa.Table, index: Ints) -> dict[str, Reals]:
-    """Numbers of the rows, float64 (counts are below 2**53); what is not known is NaN."""
+    """Return the numbers of the rows as float64 (counts are below 2**53); what is not known is NaN."""
     names = (*_COUNTS, *_LOWEST, *_HIGHEST, *_SUMS)
     return {n: pc.fill_null(table[n].cast(pa.float64()), math.nan).to_numpy()[index] for n in names}
 
 
 def _added(values: dict[str, Reals], starts: Ints, is_sum: npt.NDArray[np.bool_]) -> dict[str, Reals]:
-    """Summands added as values: one row per shard."""
+    """Add summands as values: the result has one row per shard."""
     out: dict[str, Reals] = {}
     for name, column in values.items():
         if name == "n" or not is_sum.any():
@@ -192,14 +192,14 @@ def _added(values: dict[str, Reals], starts: Ints, is_sum: npt.NDArray[np.bool_]
 
 
 def _joined(values: dict[str, Reals], starts: Ints) -> dict[str, Reals]:
-    """Shards put together: one row per tensor."""
+    """Put shards together: the result has one row per tensor."""
     how: dict[str, np.ufunc] = dict.fromkeys(values, np.add)
     how |= dict.fromkeys(_LOWEST, np.fmin) | dict.fromkeys(_HIGHEST, np.fmax)
     return {name: how[name].reduceat(column, starts) for name, column in values.items()}
 
 
 def _agreement(table: pa.Table, rows: _Rows, firsts: Ints) -> npt.NDArray[np.bool_]:
-    """Per row whether it equals the copy of its shard that counts: in its sum of squares, and its digest if any."""
+    """Return per row whether it equals the copy of its shard that counts, in sum of squares and digest."""
     first_of = np.repeat(rows.index[firsts], _lengths(firsts, len(rows.index)))
     same = np.ones(len(first_of), np.bool_)
     for name in ("sumsq", "n_nan", *(("digest",) if "digest" in table.column_names else ())):
@@ -209,7 +209,7 @@ def _agreement(table: pa.Table, rows: _Rows, firsts: Ints) -> npt.NDArray[np.boo
 
 
 def _spread(table: pa.Table, rows: _Rows, firsts: Ints, starts: Ints) -> Reals:
-    """Per tensor how far the norms of copies are from that of the copy that counts, relative to it."""
+    """Return per tensor how far norms of copies are from that of the copy that counts, relative to it."""
     sumsq = pc.fill_null(table["sumsq"], 0).to_numpy()
     size = np.sqrt(sumsq[rows.index])
     first = np.sqrt(sumsq[np.repeat(rows.index[firsts], _lengths(firsts, len(rows.index)))])
@@ -220,7 +220,7 @@ def _spread(table: pa.Table, rows: _Rows, firsts: Ints, starts: Ints) -> Reals:
 
 
 def _equal_shards(sumsq: Reals, group: Ints, n_groups: int) -> npt.NDArray[np.bool_]:
-    """Per tensor whether two of its shards have one and the same norm above 0."""
+    """Return per tensor whether two of its shards have one and the same norm above 0."""
     order = np.lexsort((sumsq, group))
     size, of = sumsq[order], group[order]
     is_equal = (size[1:] == size[:-1]) & (of[1:] == of[:-1]) & (size[1:] > 0)
@@ -246,7 +246,7 @@ def _arrow(name: str, column: Reals) -> pa.Array:
 
 
 def _codes(table: pa.Table, names: Sequence[str]) -> Ints:
-    """A number for each row's key."""
+    """Return a number for each row's key."""
     codes = np.zeros(table.num_rows, np.int64)
     for name in names:
         encoded = pc.dictionary_encode(table[name].combine_chunks(), null_encoding="encode")
@@ -255,7 +255,7 @@ def _codes(table: pa.Table, names: Sequence[str]) -> Ints:
 
 
 def _numbered(*columns: npt.NDArray[Any]) -> Ints:
-    """A number for each combination."""
+    """Return a number for each row's combination of values."""
     codes = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         values, inverse = np.unique(column, return_inverse=True)
@@ -264,7 +264,7 @@ def _numbered(*columns: npt.NDArray[Any]) -> Ints:
 
 
 def _starts(*columns: Ints) -> npt.NDArray[np.bool_]:
-    """Where, in sorted rows, another combination begins."""
+    """Return where, in sorted rows, another combination begins."""
     changes = np.zeros(len(columns[0]), np.bool_)
     changes[:1] = True
     for column in columns:
@@ -273,17 +273,17 @@ def _starts(*columns: Ints) -> npt.NDArray[np.bool_]:
 
 
 def _lengths(starts: Ints, n: int) -> Ints:
-    """How many rows each run has of `n` rows together."""
+    """Return how many rows each run has, of `n` rows together."""
     return np.diff(np.append(starts, n))
 
 
 def _group_of(tensor: Ints) -> Ints:
-    """Numbers of sorted groups, from 0 without gaps."""
+    """Number the groups of sorted rows, from 0 without gaps."""
     return np.cumsum(_starts(tensor)) - 1
 
 
 def _histograms(table: pa.Table, index: Ints, *, firsts_of: Ints, is_bound: pa.Array) -> dict[str, Any]:
-    """`hist_first` and `hist` of each logical tensor; empty where the values are a sum."""
+    """Return `hist_first` and `hist` of each logical tensor; empty where the values are a sum."""
     taken = table.select(["hist_first", "hist"]).take(pa.array(index)).combine_chunks()
     lists = taken["hist"].combine_chunks()
     lengths = pc.list_value_length(lists).to_numpy()
@@ -309,7 +309,7 @@ def _histograms(table: pa.Table, index: Ints, *, firsts_of: Ints, is_bound: pa.A
 
 
 def _sketches(table: pa.Table, index: Ints, group: Ints, n_shards: Ints, are_of_shards: bool) -> pa.Array:
-    """Sketches are linear: those of summands add up, and those of shards if each was taken at its place."""
+    """Add up the sketches of summands, and those of shards if each was taken at its place: they are linear."""
     total: list[npt.NDArray[np.float32] | None] = [None] * len(n_shards)
     is_known = np.ones(len(n_shards), np.bool_) if are_of_shards else n_shards == 1
     for at, values in zip(group.tolist(), table["sketch"].take(pa.array(index)).to_pylist(), strict=True):
@@ -324,7 +324,7 @@ def _sketches(table: pa.Table, index: Ints, group: Ints, n_shards: Ints, are_of_
 
 
 def with_placements(table: pa.Table, known: dict[_Of, str] | None = None) -> pa.Table:
-    """The rows; those of parameters and of gradients as the optimizer sees them each with the placement known of it.
+    """Fill in missing placements of parameters and gradients with those known of the same rank and site.
 
     Digests carry placements, and are written on a schedule; norms are written at each step and carry none. A gradient
     before its reduction is placed as nothing else is, and stays without.
@@ -354,7 +354,7 @@ def with_placements(table: pa.Table, known: dict[_Of, str] | None = None) -> pa.
 
 
 def logical_steps(tables: Iterable[tuple[int, pa.Table]], places: Mapping[int, Place]) -> Iterator[pa.Table]:
-    """Rows of all ranks, that come rank by rank, merged step by step (`merged`).
+    """Merge rows of all ranks, which come rank by rank, step by step (see `merged`).
 
     A row without placement has that which its rank and site had at an earlier step or in another row of the step.
 

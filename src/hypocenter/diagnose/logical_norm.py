@@ -33,7 +33,7 @@ class GradNorm:
 
 
 def grad_norms(table: pa.Table, places: Mapping[int, Place], port: str = "grad") -> list[GradNorm]:
-    """The L2 norm of the job's gradients, step by step, from the local norms of every rank.
+    """Return the L2 norm of the job's gradients, step by step, from the local norms of every rank.
 
     A parameter that is replicated counts once, shards add up. Parameters that two pipeline stages share under two names
     count twice.
@@ -64,7 +64,7 @@ def grad_norms(table: pa.Table, places: Mapping[int, Place], port: str = "grad")
 
 
 def job_grad_norms(tables: Iterable[tuple[int, pa.Table]], places: Mapping[int, Place]) -> Iterator[GradNorm]:
-    """The same of a job that is larger than memory: its rows come rank by rank, and are looked at step by step.
+    """Yield the norms as `grad_norms` does, for a job larger than memory: rows are merged step by step.
 
     Args:
         tables: (rank, readings of phase grad in columns of READS), ranks rising.
@@ -80,7 +80,7 @@ def job_grad_norms(tables: Iterable[tuple[int, pa.Table]], places: Mapping[int, 
 
 
 def _untold(placement: str, place: Place | None) -> str:
-    """Axes over which copies and shards cannot be told apart."""
+    """Name the axes over which copies and shards cannot be told apart."""
     if place is None:
         return "the ranks"
     known = parsed(placement)

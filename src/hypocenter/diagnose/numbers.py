@@ -10,7 +10,7 @@ HUGE = 1e12  # no trained network works with activations, losses or gradients of
 
 
 def short(value: float) -> str:
-    """A number in five digits where that is readable, in three with an exponent elsewhere: 65504, 1.1e5, 3.4e38."""
+    """Write a number in five digits where that is readable, else in three with an exponent: 65504, 1.1e5, 3.4e38."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):
@@ -22,7 +22,7 @@ def short(value: float) -> str:
 
 
 def above(value: float, limit: float) -> str:
-    """`value > limit`, with as many digits as it takes to see that it is."""
+    """Write `value > limit`, with as many digits as it takes to see that it is."""
     text = short(value)
     if float(text) <= limit:
         text = repr(value)
@@ -30,7 +30,7 @@ def above(value: float, limit: float) -> str:
 
 
 def listed(numbers: Iterable[int], at_most: int | None = None) -> str:
-    """Whole numbers in rising order: "3, 5 to 9, 12".
+    """List whole numbers in rising order: "3, 5 to 9, 12".
 
     Args:
         at_most: single numbers and ranges that are shown; of the rest it is said how many. None: all are shown.

@@ -60,14 +60,14 @@ class Names:
     modules: frozenset[str] = frozenset()
 
     def function(self, node: ast.Call) -> tuple[str, bool]:
-        """(name, whether it is torch's) of a function that is called; a method is not torch's."""
+        """Return (name, whether it is torch's) of a function that is called; a method is not torch's."""
         if isinstance(node.func, ast.Attribute):
             root = _root(node.func.value)
             return node.func.attr, isinstance(root, ast.Name) and root.id in self.torch
         return (node.func.id if isinstance(node.func, ast.Name) else ""), False
 
     def receiver(self, node: ast.Call) -> ast.expr | None:
-        """The tensor whose method is called; None for a function, a module's forward and any other method."""
+        """Return the tensor whose method is called; None for a function, a module's forward and any other method."""
         if not isinstance(node.func, ast.Attribute):
             return None
         root = _root(node.func.value)
@@ -78,7 +78,7 @@ class Names:
         return node.func.value if is_one and not is_self else None
 
     def is_tensor(self, node: ast.expr) -> bool:
-        """Whether an expression is certainly a tensor."""
+        """Return whether an expression is certainly a tensor."""
         if isinstance(node, ast.Name):
             return node.id in self.tensors
         if isinstance(node, ast.Attribute):
@@ -96,7 +96,7 @@ class Names:
         return False
 
     def is_leaf(self, node: ast.expr) -> bool:
-        """Computes nothing itself: a name, an attribute, an element, a view of one, a constant."""
+        """Return whether it computes nothing itself: a name, an attribute, an element, a view of one, a constant."""
         if isinstance(node, ast.Call):
             receiver = self.receiver(node)
             return receiver is not None and self.function(node)[0] in VIEWS and self.is_leaf(receiver)
@@ -111,16 +111,16 @@ class Operands(ast.NodeVisitor):
         self._names = names
 
     def visit_BinOp(self, node: ast.BinOp) -> None:
-        """Both sides of `@` are tensors; of other operators those that are known to be."""
+        """Collect operands: both sides of `@` are tensors; of other operators those that are known to be."""
         for side in (node.left, node.right):
             self._operand(side, certain=isinstance(node.op, ast.MatMult))
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> None:
-        """`-x`."""
+        """Collect the operand of `-x`, if it is known to be a tensor."""
         self._operand(node.operand, certain=False)
 
     def visit_Call(self, node: ast.Call) -> None:
-        """A torch function, a tensor's method, or something else, whose known tensors are cast on the way in."""
+        """Collect operands of a torch function or a tensor's method, and known tensors given to anything else."""
         name, is_torch = self._names.function(node)
         receiver = self._names.receiver(node)
         if name in NO_OPERAND and is_torch:
@@ -150,7 +150,7 @@ class Operands(ast.NodeVisitor):
 
 
 def names_in(scope: ast.AST, tree: ast.Module) -> Names:
-    """What a function (or a file's own code) shows about its names.
+    """Return what a function (or a file's own code) shows about its names.
 
     A tensor has a shape, is multiplied with `@`, is annotated as one, or comes from a torch function or from another
     tensor.
@@ -183,7 +183,7 @@ def _shown_by(node: ast.AST, known: Names) -> Iterator[str]:
 
 
 def _imported(tree: ast.Module) -> tuple[frozenset[str], frozenset[str]]:
-    """Names of torch and its modules, and of all other imports."""
+    """Return the names of torch and its modules, and those of all other imports."""
     torch, others = {"torch", "F"}, set[str]()
     for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
@@ -201,7 +201,7 @@ def _root(node: ast.expr) -> ast.expr:
 
 
 def root_name(node: ast.expr) -> str:
-    """The variable at the root of an operand, with which its device and format can be asked for."""
+    """Return the variable at the root of an operand, which can be asked for its device and format."""
     while isinstance(node, (ast.Call, ast.Subscript, ast.Attribute)):
         if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
             break

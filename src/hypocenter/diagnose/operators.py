@@ -76,7 +76,7 @@ _NAMES = {
 
 
 def base(op: str) -> str:
-    """The operator without namespace, overload and in-place mark: `aten.add_.Tensor` is `add`, and so is `AddExt`."""
+    """Return the operator without namespace, overload and in-place mark: `add` for `aten.add_.Tensor` and `AddExt`."""
     if is_of_mindspore(op):
         return canonical(op)
     parts = op.split("::")[-1].split(".")
@@ -87,18 +87,18 @@ def base(op: str) -> str:
 
 
 def is_of_mindspore(op: str) -> bool:
-    """Whether MindSpore names an operator so; the advice of another framework would be none."""
+    """Return whether MindSpore names operators so; advice for another framework would be useless."""
     return op[:1].isupper() and "." not in op
 
 
 def forward_of(node: str) -> str:
-    """The operator whose gradient an autograd node computes: `LinalgEighBackward0` is `linalg_eigh`."""
+    """Return the operator whose gradient an autograd node computes: `linalg_eigh` for `LinalgEighBackward0`."""
     stem = re.sub(r"Backward\w*$", "", node.split("::")[-1])
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", stem).lower()
 
 
 def subject(facts: OpFacts) -> str:
-    """The operator in human terms, as the subject of a sentence; in backward "the gradient of ..."."""
+    """Name the operator as the subject of a sentence; in backward "the gradient of ..."."""
     if facts.phase != "backward" or facts.op in (UNSEEN, UNWRITTEN):
         return called(base(facts.op), facts.module)
     name = forward_of(facts.node) if facts.node else re.sub(r"_backward(_data|_input|_weight)?$", "", base(facts.op))
@@ -108,7 +108,7 @@ def subject(facts: OpFacts) -> str:
 
 
 def called(name: str, module: str) -> str:
-    """An operator by its base name, in human terms: "the square root"."""
+    """Name an operator, by its base name, in human terms: "the square root"."""
     if name == "t" or name in MATMUL:
         return "linear" if name in ("linear", "mm", "addmm") and module.endswith("Linear") else "the matrix product"
     if name in CONVOLUTION:

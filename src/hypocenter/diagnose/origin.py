@@ -15,7 +15,7 @@ from hypocenter.optrace import NAN, NEGINF, POSINF, Edge, TracedOp
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blame:
-    """Where the watched values stopped being finite."""
+    """The ops at which the watched values stopped being finite."""
 
     origin: int | None = None  # index of the op
     leaf: int | None = None  # or: the bad value was in this leaf before any op
@@ -64,7 +64,7 @@ def blame(trace: Sequence[TracedOp], targets: Iterable[Edge]) -> Blame | None:
 
 
 def _causes(op: TracedOp) -> tuple[Edge, ...]:
-    """The inputs that explain an op's non-finite output: NaN ones if there are any, else infinite ones."""
+    """Return the inputs that explain an op's non-finite output: NaN ones if there are any, else infinite ones."""
     if op.bits & NAN:
         nan = tuple(e for e in op.inputs if e.bits & NAN)
         if nan:
@@ -99,7 +99,7 @@ class Killed:
 
 
 def killed_infinities(trace: Sequence[TracedOp]) -> tuple[Killed, ...]:
-    """Ops that made infinities from finite inputs, with the first op downstream that hid them, in execution order.
+    """Return ops that made infinities of finite inputs, each with the first op downstream that hid them.
 
     Softmax of -inf, exp(-inf) and the like are how masks work and are not in the list of killers.
     """
@@ -122,7 +122,7 @@ def killed_infinities(trace: Sequence[TracedOp]) -> tuple[Killed, ...]:
 
 
 def selector_of(trace: Sequence[TracedOp], producer: int) -> int | None:
-    """The first forward op that read bad values descending from a producer (an op, or -1 - leaf) and gave none."""
+    """Return the first forward op that read bad values from a producer (an op, or -1 - leaf) and gave none."""
     tainted = {producer}
     for op in trace:
         if op.phase not in ("forward", "loss") or not any(e.real and e.producer in tainted for e in op.inputs):

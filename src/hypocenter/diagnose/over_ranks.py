@@ -28,21 +28,21 @@ _Codes = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Answer:
-    """What some rules found, each with its step and its code."""
+    """What some rules found, each finding with its step and its code."""
 
     found: list[tuple[int, str, Finding]]
     broken: list[Broken]
 
 
 def rules_over_ranks(recorded: RecordedRun, plugins: Sequence[str] = ()) -> GroupEngine:
-    """Those to ask of a recording."""
+    """Return the rules over ranks to ask of a recording."""
     return GroupEngine(group_rules(plugins), len(recorded.ranks))
 
 
 def found_over_ranks(
     recorded: RecordedRun, plugins: tuple[str, ...], seen: Partial, records: Records
 ) -> Iterator[Finding]:
-    """What rules over ranks find, by step.
+    """Yield what rules over ranks find, by step.
 
     Args:
         recorded: an open recording.
@@ -65,7 +65,7 @@ def found_over_ranks(
 
 
 def parted(rules: Mapping[str, GroupRule], n: int) -> list[_Codes]:
-    """Rules in at most n parts that take about as long. Those that read the same share what they see of it."""
+    """Divide rules into at most n parts that take about as long; rules that read the same share a part."""
     alike: dict[frozenset[str], list[GroupRule]] = defaultdict(list)
     for each in rules.values():
         if each.check is not None:
@@ -79,13 +79,13 @@ def parted(rules: Mapping[str, GroupRule], n: int) -> list[_Codes]:
 
 
 def _weight(rules: Sequence[GroupRule]) -> int:
-    """What each reads has to be brought together, at all steps or at few."""
+    """Return a measure of the work: what each rule reads has to be brought together, at all steps or at few."""
     at_all = {word for rule in rules if rule.asked != "rows" for word in rule.reads}
     return len(at_all) ** 2 + len(rules)
 
 
 def _look(recorded: RecordedRun, codes: _Codes, *, plugins: tuple[str, ...]) -> _Answer:
-    """In a worker."""
+    """Ask some rules, in a worker process."""
     found = list(found_by(recorded, codes, Records.of(recorded), plugins))
     return _Answer(found=found, broken=list(CATALOGUE.broken))
 
@@ -93,7 +93,7 @@ def _look(recorded: RecordedRun, codes: _Codes, *, plugins: tuple[str, ...]) -> 
 def found_by(
     recorded: RecordedRun, codes: _Codes, records: Records, plugins: tuple[str, ...] = ()
 ) -> Iterator[tuple[int, str, Finding]]:
-    """What some rules find at all steps, each with its step and its code; they see what all rules ask for."""
+    """Yield what some rules find at all steps, with step and code; they see what all rules ask for."""
     rules, n_ranks = rules_over_ranks(recorded, plugins), len(recorded.ranks)
     engines = {code: GroupEngine({code: rules.rules[code]}, n_ranks) for code in codes}
     rows = RowsByStep(n_ranks)

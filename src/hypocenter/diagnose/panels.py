@@ -33,7 +33,7 @@ def panels_of(
     places: Mapping[int, Place],
     steps: Collection[int] | None = None,
 ) -> Iterator[Panel]:
-    """One panel for each step that any rank recorded, in rising order; of one rank alone, if a rule asks for its rows.
+    """Yield a panel for each step that any rank recorded, in rising order.
 
     Args:
         rows: those that `of_ranks` asked for, of all ranks; it is emptied step by step.
@@ -65,7 +65,7 @@ _NEARLY_ALL = 0.75  # of the rows: to leave the others out takes longer than to 
 
 
 def of_ranks(table: Any, reads: Collection[GroupReads]) -> Any:
-    """Which rows of a table or batch to bring for rules over ranks: all they ask for, computed on columns."""
+    """Select the rows of a table or batch that rules over ranks ask for, computed on columns."""
     columns: dict[GroupReads, Callable[[], Any]] = {
         "digest": lambda: pc.is_valid(table["digest"]),
         "comm": lambda: pc.equal(table["phase"], arrow("comm")),
@@ -85,5 +85,5 @@ def of_ranks(table: Any, reads: Collection[GroupReads]) -> Any:
 
 @lru_cache(maxsize=256, typed=True)
 def arrow(value: str | int | float) -> pa.Scalar:
-    """The value as an Arrow scalar."""
+    """Return the value as an Arrow scalar."""
     return pa.scalar(value)

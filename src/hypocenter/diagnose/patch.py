@@ -44,7 +44,7 @@ def propose(
     below: str | Path | None = None,
     half: bool = False,
 ) -> Patch:
-    """The change that puts code in float32: an `autocast(enabled=False)` block with `.float()` at its tensors.
+    """Propose the change that puts code in float32: an `autocast(enabled=False)` block with `.float()` on tensors.
 
     Args:
         source_path: the user's file.
@@ -80,7 +80,7 @@ def propose(
 
 
 def api(targets: Sequence[str], *, cast_back: bool = True) -> str:
-    """The one line that does the same without a change in the module's source."""
+    """Return the one line that does the same without a change in the module's source."""
     names = ", ".join(f'"{target}"' for target in targets) or "..."
     return f"hypocenter.island(model, [{names}]{'' if cast_back else ', cast_back=False'})"
 
@@ -91,7 +91,7 @@ def _parameters_too(targets: Sequence[str]) -> str:
 
 
 def is_library(path: Path) -> bool:
-    """Whether a file is installed rather than written by the user."""
+    """Return whether a file is installed rather than written by the user."""
     standard = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
     return bool(LIBRARY_FOLDERS & set(path.parts)) or any(path.is_relative_to(folder) for folder in standard if folder)
 
@@ -108,7 +108,7 @@ def _diff(before: Sequence[str], after: Sequence[str], name: str) -> str:
 
 
 def statements(text: Text, lines: Sequence[int], *, cast_back: bool = False) -> list[Edit]:
-    """Edits that put the statements at some lines into such blocks; those that follow each other share one.
+    """Return edits that put the statements at some lines into float32 blocks; neighbours share one.
 
     Args:
         cast_back: give each result the format of its first operand.
@@ -177,7 +177,7 @@ def _casts(statement: ast.stmt, operands: list[ast.expr], cast_back: bool) -> li
 
 
 def _assigned(text: Text, statement: ast.AugAssign) -> list[Insert]:
-    """`x += y` as `x = x.float() + (y)`: in place the result would be narrow again."""
+    """Return inserts that turn `x += y` into `x = x.float() + (y)`: in place the result would be narrow again."""
     symbol, line = _SYMBOLS.get(type(statement.op)), text.lines[statement.lineno - 1].encode()
     column = line.find(f"{symbol}= ".encode(), statement.target.end_col_offset)
     value = statement.value
@@ -193,7 +193,7 @@ def _assigned(text: Text, statement: ast.AugAssign) -> list[Insert]:
 
 
 def _inserted(text: Text, inserts: list[Insert]) -> dict[int, str]:
-    """Line number -> the line with all of its inserts, in their order at one place; zeros delete as many bytes."""
+    """Return line number -> the line with all its inserts, in order at one place; zeros delete as many bytes."""
     done = {line: text.lines[line - 1].encode() for line, _, _ in inserts}
     order = sorted(enumerate(inserts), key=lambda each: (*each[1][:2], each[0]), reverse=True)
     for _, (line, column, what) in order:
@@ -207,7 +207,7 @@ def _end(node: ast.expr) -> tuple[int, int]:
 
 
 def whole_function(text: Text, line: int, *, floating: Sequence[str] = (), cast_back: bool = True) -> list[Edit]:
-    """Edits that make the function at a line call its old body, under another name, in float32.
+    """Return edits that make the function at a line call its old body, under another name, in float32.
 
     Args:
         floating: arguments known to be floating-point tensors; others are looked at when called.
@@ -234,7 +234,7 @@ def whole_function(text: Text, line: int, *, floating: Sequence[str] = (), cast_
 
 
 class _Wrapper:
-    """The new body of the function."""
+    """Writes the new body of the function."""
 
     def __init__(self, text: Text, function: ast.FunctionDef, floating: frozenset[str]) -> None:
         self._function, self._names = function, names_in(function, text.tree)
@@ -245,7 +245,7 @@ class _Wrapper:
         self._like = next((name for name in positional if name in self._certain), positional[0])
 
     def lines(self, inner: str, cast_back: bool) -> Iterator[str]:
-        """Its lines, indented, without line ends."""
+        """Yield the lines of the body, indented, without line ends."""
         indent, torch, unit = self._indent, self._torch, self._unit
         a = self._function.args
         given = [self._up(name) for name in _positional(self._function)]
@@ -279,7 +279,7 @@ class _Wrapper:
 
 
 def _multiplied(function: ast.FunctionDef, names: Names) -> frozenset[str]:
-    """Arguments that the body itself gives to such functions as take nothing else: no indices, no masks, not None."""
+    """Return arguments that the body gives to functions that only take tensors: no indices, masks or None."""
     found: set[str] = set()
     for node in _own_nodes(function):
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.MatMult):
@@ -294,12 +294,12 @@ def _multiplied(function: ast.FunctionDef, names: Names) -> frozenset[str]:
 
 
 def _positional(function: ast.FunctionDef) -> list[str]:
-    """Positional arguments without `self`."""
+    """Return the positional arguments without `self`."""
     return [arg.arg for arg in (*function.args.posonlyargs, *function.args.args)][1:]
 
 
 def _header_end(text: Text, function: ast.FunctionDef) -> int:
-    """The last line of the signature."""
+    """Return the number of the last line of the signature."""
     a = function.args
     parts: list[ast.AST] = [*a.posonlyargs, *a.args, *a.kwonlyargs, *a.defaults, *(d for d in a.kw_defaults if d)]
     parts += [part for part in (a.vararg, a.kwarg, function.returns) if part is not None]
@@ -318,7 +318,7 @@ def _inner_name(text: Text, function: ast.FunctionDef) -> str:
 
 
 def _own_nodes(function: ast.FunctionDef) -> list[ast.AST]:
-    """All nodes of a function's body but those of functions and classes within."""
+    """Return all nodes of a function's body, without those of functions and classes in it."""
     found: list[ast.AST] = []
     waiting: list[ast.AST] = list(function.body)
     while waiting:

@@ -29,14 +29,14 @@ class Standing:
 
 
 def parsed(placement: str) -> dict[str, str]:
-    """Kind of each axis: R, S, P or V; empty for a text that is no placement."""
+    """Return the kind of each axis: R, S, P or V; empty for a text that is no placement."""
     words = placement.split()
     found = [_WORD.fullmatch(word) for word in words]
     return {match[1]: match[2][0] for match in found if match} if all(found) else {}
 
 
 def standings(placement: str, places: Mapping[int, Place], ranks: Iterable[int]) -> dict[int, Standing]:
-    """What each rank holds under a placement. A rank that cannot be placed is left out.
+    """Return what each rank holds under a placement; a rank that cannot be placed is left out.
 
     Args:
         placement: such as "dp=R tp=S(0)"; without a word every rank holds a tensor of its own.
@@ -57,7 +57,7 @@ def _group(place: Place, axis: str) -> tuple[int, ...]:
 
 
 def _tensors(ranks: Iterable[int], places: Mapping[int, Place], axes: Iterable[str]) -> dict[int, int]:
-    """By rank, the lowest rank that it is connected to along these axes, whether or not that one left a recording."""
+    """Return by rank the lowest rank that it is connected to along these axes, recorded or not."""
     root: dict[int, int] = {}
 
     def find(rank: int) -> int:

@@ -31,7 +31,7 @@ OVER_RANKS = ("replica", "grad_local", "grad_reduced", "grad_made", "grad_used")
 
 @dataclass(slots=True, kw_only=True)
 class RankLook:
-    """What came of one rank."""
+    """What the rules over one rank found, and the rank's records."""
 
     rank: int
     records: StepColumns
@@ -41,7 +41,7 @@ class RankLook:
 
 
 class RankWalk:
-    """Sees the batches of one rank, and tells which rows to keep.
+    """Looks at the batches of rows of one rank, and tells which rows to keep.
 
     Args:
         reads: what rules read.
@@ -55,7 +55,7 @@ class RankWalk:
         self._reads, self._whole, self._keeps_all = frozenset(reads), whole, keeps_all
 
     def take(self, columns: Columns) -> Bools:
-        """The next batch."""
+        """Take the next batch; return which of its rows to keep."""
         kinds = columns.kinds
         own = ~(kinds.begins("port", *OVER_RANKS) | kinds.equal("port", BALANCED) | kinds.equal("site", UNWRAPPED))
         of_batches = kinds.equal("phase", "data") & kinds.begins("site", BATCH_PREFIX) & own
@@ -73,7 +73,7 @@ class RankWalk:
         return columns.rows(taken & own) | (self._rows_that_wake(columns) & columns.rows(own))
 
     def _kinds_that_wake(self, kinds: Kinds) -> Bools:
-        """Those whose words say so."""
+        """Return which kinds of rows wake a rule by their words (phase, site, port)."""
         reads = self._reads
         is_plain = kinds.equal("port", "value") & kinds.equal("site", *SCALARS)
         found = np.full(len(is_plain), "all" in reads)
@@ -86,7 +86,7 @@ class RankWalk:
         return found
 
     def _rows_that_wake(self, columns: Columns) -> Bools:
-        """Those whose numbers say so."""
+        """Return which rows wake a rule by their numbers."""
         reads, kinds = self._reads, columns.kinds
         found = columns.is_nonfinite.copy() if "nonfinite" in reads else np.zeros(columns.n, np.bool_)
         is_half = kinds.equal("dtype", "float16")
@@ -172,7 +172,7 @@ def _asked(engine: Engine, series: RankSeries) -> _Codes:
 
 
 def _found(engine: Engine, look: RankLook, kept: pa.Table | None, codes: _Codes) -> Iterator[Finding]:
-    """The findings of one rank, by step."""
+    """Yield the findings of one rank, by step."""
     readings = _by_step(kept)
     records, waking = look.records, kept["step"].to_numpy() if kept is not None else np.zeros(0, np.int64)
     is_awake = records.is_unusual
@@ -191,7 +191,7 @@ def _found(engine: Engine, look: RankLook, kept: pa.Table | None, codes: _Codes)
 
 @dataclass(frozen=True, slots=True)
 class _Passed:
-    """Records that are made when they are looked at."""
+    """A sequence of records that are made when they are looked at."""
 
     records: StepColumns
     start: int
@@ -202,7 +202,7 @@ class _Passed:
 
 
 def _by_step(kept: pa.Table | None) -> Callable[[int], Sequence[Reading]]:
-    """Readings of a step, in the order they were written."""
+    """Return a function that gives the readings of a step, in the order they were written."""
     from hypocenter.record.schema import readings_from
 
     found: dict[int, list[Reading]] = {}

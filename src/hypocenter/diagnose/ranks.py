@@ -34,7 +34,7 @@ _SHOWN = 6  # consequences that are named
 
 
 def together(pieces: RunEvidence) -> RunEvidence:
-    """The same pieces, with those of a step judged again that all ranks' shares explain."""
+    """Return the pieces, those of a step judged again where the shares of all ranks explain them."""
     by_step: dict[int, list[JudgedEvidence]] = defaultdict(list)
     for piece in pieces.found:
         by_step[piece.finding.step].append(piece)
@@ -63,7 +63,7 @@ def _with_total(piece: JudgedEvidence, total: AddedUp) -> JudgedEvidence:
 
 
 def add_up(evidence: Sequence[Evidence]) -> AddedUp | None:
-    """The parameter whose shares come to more than its format holds, farthest above; None when those of none do.
+    """Return the parameter whose shares come to more than its format holds, farthest above; None without one.
 
     Args:
         evidence: of one step, by rank.
@@ -99,7 +99,7 @@ def _of(share: Share, absmax: float, shares: tuple[float, ...], *, is_exact: boo
 
 
 def with_device(folded: Sequence[Folded]) -> tuple[Folded, ...]:
-    """The same findings; those that a faulty device or kernel explains are told in its `then`."""
+    """Return the findings; those that a faulty device or kernel explains are told in its `then`."""
     blamed = [f for f in folded if f.finding.code in HARDWARE]
     if not blamed:
         return tuple(folded)
@@ -116,14 +116,14 @@ def _leader(finding: Finding, blamed: Sequence[Folded]) -> Folded | None:
 
 
 def _explains(device: Finding, finding: Finding) -> bool:
-    """At its own step a fault explains what is wrong; later what it left in the parameters, or does again."""
+    """Return whether a fault explains it: all in its own step; later what it left in parameters, or repeats."""
     if device.code != "HC341" or device.step == finding.step:
         return True
     return finding.kind in _LEFT and finding.step <= device.step + LASTING
 
 
 def _first(kept: Sequence[Folded], blamed: Sequence[Folded]) -> list[Folded]:
-    """Of one step, the device before the rest."""
+    """Sort the findings so that in one step the device comes before the rest."""
     steps = {b.finding.step for b in blamed}
     return sorted(
         kept,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Records:
-    """By rank, and by step of each rank; empty when no rank completed a step.
+    """The step records by rank, and by step of each rank; empty when no rank completed a step.
 
     Args:
         by_rank: columns of each rank, in rising order of ranks.
@@ -26,45 +26,45 @@ class Records:
 
     @classmethod
     def of(cls, recorded: RecordedRun) -> Records:
-        """Those of a recording."""
+        """Return the records of a recording."""
         return cls({rank: StepColumns(recorded.record_table(rank)) for rank in recorded.ranks})
 
     def __len__(self) -> int:
         return sum(map(len, self.by_rank.values()))
 
     def __iter__(self) -> Iterator[tuple[int, StepRecord]]:
-        """(rank, record) of all, rank by rank."""
+        """Return an iterator over (rank, record) of all, rank by rank."""
         return ((rank, record) for rank in self.by_rank for record in self.of_rank(rank))
 
     def get(self, rank: int, step: int) -> StepRecord | None:
-        """The record of a rank's step; None when it did not complete it."""
+        """Return the record of a rank's step; None when it did not complete it."""
         columns = self.by_rank.get(rank)
         return columns.at(step) if columns is not None else None
 
     def of_rank(self, rank: int) -> list[StepRecord]:
-        """The records of one rank, in order of steps."""
+        """Return the records of one rank, in order of steps."""
         columns = self.by_rank.get(rank)
         return list(columns.between(0, len(columns))) if columns is not None else []
 
     def skipping(self) -> Iterator[list[StepRecord]]:
-        """The records of each rank that skipped a step."""
+        """Return the records of each rank that skipped a step."""
         return (self.of_rank(rank) for rank, each in self.by_rank.items() if (each.column("skipped") > 0).any())
 
     def steps(self) -> np.ndarray:
-        """Steps that any rank completed, in rising order."""
+        """Return the steps that any rank completed, in rising order."""
         known = {each.steps.tobytes(): each.steps for each in self.by_rank.values()}
         return np.unique(np.concatenate([np.zeros(0, np.int64), *known.values()]))
 
     def first_steps(self) -> dict[int, int]:
-        """By rank the first step that it completed."""
+        """Return by rank the first step that it completed."""
         return {rank: int(each.steps[0]) for rank, each in self.by_rank.items() if len(each)}
 
     def last_steps(self) -> dict[int, int]:
-        """By rank the last step that it completed."""
+        """Return by rank the last step that it completed."""
         return {rank: int(each.steps[-1]) for rank, each in self.by_rank.items() if len(each)}
 
     def latest(self, n: int) -> list[StepRecord]:
-        """The last ones, of the last ranks."""
+        """Return the last `n` records, of the last ranks."""
         found: list[StepRecord] = []
         for each in reversed(list(self.by_rank.values())):
             found = [*each.between(max(0, len(each) - (n - len(found))), len(each)), *found]
@@ -73,11 +73,11 @@ class Records:
         return found
 
     def at_step(self, step: int) -> Mapping[int, StepRecord]:
-        """By rank."""
+        """Return the records of a step by rank."""
         return _AtStep(self, step)
 
     def have(self, name: str) -> bool:
-        """Whether any record has a value of that name."""
+        """Return whether any record has a value of that name."""
         return any(columns.has(name).any() for columns in self.by_rank.values())
 
 

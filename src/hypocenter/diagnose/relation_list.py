@@ -42,7 +42,7 @@ class Answer:
 
 
 def answer(run: str, readings: Iterable[tuple[int, Reading]]) -> Answer:
-    """The last answer to each relation; one that does not hold stays so.
+    """Return the last answer to each relation; one that does not hold stays so.
 
     Args:
         readings: with their ranks, in the order of steps.

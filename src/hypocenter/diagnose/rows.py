@@ -15,7 +15,7 @@ from hypocenter.record.reader import RecordedRun
 
 
 def bad_steps(recorded: RecordedRun) -> Any:
-    """Steps of an imported run in which something is not finite: all their rows are wanted, to follow it."""
+    """Return steps of an imported run with something not finite: all their rows are wanted, to follow it."""
     found = [pc.unique(table["step"]) for _, table in recorded.scan(_is_nonfinite) if table.num_rows]
     return pc.unique(pa.concat_arrays(found)) if found else pa.array([], pa.int64())
 
@@ -25,7 +25,7 @@ def _is_nonfinite(table: Any) -> Any:
 
 
 def holds_values(recorded: RecordedRun) -> bool:
-    """Whether any reading tells of values: of imported runs some hold names, or checksums, alone."""
+    """Return whether any reading tells of values: imported runs may hold names or checksums alone."""
     return any(table.num_rows for _, table in recorded.scan(_tells))
 
 

@@ -21,7 +21,7 @@ _IN_MEMORY_BYTES = 256 << 20  # packed; beyond it a temporary file
 
 
 class RowsByStep:
-    """Tables with columns `step`, `order` and `rank` in, one table per step out.
+    """Takes tables with columns `step`, `order` and `rank`, and gives one table per step.
 
     Args:
         n_ranks: whose rows come: steps of few rows are packed together. One step at a time when not given.
@@ -41,7 +41,7 @@ class RowsByStep:
         self._options = ipc.IpcWriteOptions(compression=lz4, use_threads=False)
 
     def put(self, table: pa.Table) -> None:
-        """Put rows away, of a rank or of several."""
+        """Store rows, of one rank or of several."""
         if self._empty is None:
             self._empty = table.schema.empty_table()
         if not table.num_rows:
@@ -57,11 +57,11 @@ class RowsByStep:
             self._pack()
 
     def steps(self) -> list[int]:
-        """Steps of which there are rows and that were not taken, in rising order."""
+        """Return the steps of which there are rows and that were not taken, in rising order."""
         return sorted(self._steps)
 
     def take(self, step: int) -> pa.Table:
-        """The rows of a step by rank and execution order. A step is taken once; quickest in rising order."""
+        """Return the rows of a step by rank and execution order. A step is taken once; quickest in rising order."""
         self._pack()
         self._steps.discard(step)
         block = step // self._n_steps
@@ -71,7 +71,7 @@ class RowsByStep:
         return found if found is not None else self._empty if self._empty is not None else pa.table({})
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Release all memory."""
         self._block = None
         self._file.close()
 
@@ -89,7 +89,7 @@ class RowsByStep:
         return {step: table.slice(start, stop - start) for step, start, stop in _runs(table["step"].to_numpy())}
 
     def _pack(self) -> None:
-        """Cut what has come in into blocks of steps, those of several ranks together, and pack them."""
+        """Cut what has come in into blocks of steps, several ranks together, and compress them."""
         blocks: dict[int, list[pa.Table]] = defaultdict(list)
         for table in self._waiting:
             for block, start, stop in _runs(table["step"].to_numpy() // self._n_steps):
@@ -105,12 +105,12 @@ class RowsByStep:
 
 
 def _by_step(table: pa.Table) -> pa.Table:
-    """The rows in order of steps; as they were written, those of one rank mostly are."""
+    """Return the rows in order of steps; mostly they are already."""
     step = table["step"].to_numpy()
     return table.take(pa.array(np.argsort(step, kind="stable"))) if (np.diff(step) < 0).any() else table
 
 
 def _runs(number: np.ndarray) -> list[tuple[int, int, int]]:
-    """(number, first row, row after the last) of numbers that rise."""
+    """Return (number, first row, row after the last) for each run of equal numbers, which rise."""
     starts = np.concatenate([[0], np.flatnonzero(np.diff(number)) + 1])
     return list(zip(number[starts].tolist(), starts.tolist(), [*starts[1:].tolist(), len(number)], strict=True))

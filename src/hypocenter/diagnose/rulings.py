@@ -23,17 +23,17 @@ class Overflow:
 
 
 def executed_op(origin: OpFacts) -> str:
-    """Base name of the operator that really ran: in backward `op` is the forward operator whose gradient it was."""
+    """Return the base name of the operator that ran; in backward `op` is the forward operator of its gradient."""
     return base(str(origin.scalars.get("backward_op", origin.op)))
 
 
 def differentiated_op(origin: OpFacts) -> str:
-    """Base name of the forward operator whose gradient a backward op computes."""
+    """Return the base name of the forward operator whose gradient a backward op computes."""
     return forward_of(origin.node) if origin.node else base(origin.op)
 
 
 def bad_output(evidence: Evidence) -> TensorFacts | None:
-    """The output of the blamed op that went wrong."""
+    """Return the output of the blamed op that went wrong; None when there is no such op."""
     if evidence.origin is None:
         return None
     outputs = evidence.origin.outputs
@@ -41,13 +41,13 @@ def bad_output(evidence: Evidence) -> TensorFacts | None:
 
 
 def limit_of(evidence: Evidence) -> float | None:
-    """Largest value of the format of the blamed output."""
+    """Return the largest value of the format of the blamed output; None when not known."""
     output = bad_output(evidence)
     return evidence.limit or (LARGEST.get(output.dtype) if output is not None else None)
 
 
 def dtype_of(evidence: Evidence) -> str:
-    """Format of the blamed output."""
+    """Return the format of the blamed output."""
     output = bad_output(evidence)
     if output is not None and output.dtype:
         return output.dtype
@@ -55,7 +55,7 @@ def dtype_of(evidence: Evidence) -> str:
 
 
 def overflow(evidence: Evidence) -> Overflow | None:
-    """The overflow that float64 proves or, when nothing was executed again, that the operands' magnitudes suggest."""
+    """Return the overflow that float64 proves or, when nothing was run again, that magnitudes suggest; else None."""
     origin, limit = evidence.origin, limit_of(evidence)
     if origin is None or limit is None or evidence.leaf is not None:
         return None
@@ -72,7 +72,7 @@ def overflow(evidence: Evidence) -> Overflow | None:
 
 
 def ran_away(evidence: Evidence) -> Overflow | None:
-    """An overflow of a wide format with operands that no healthy network has: then the format is not the matter.
+    """Return an overflow of a wide format by operands that no healthy network has: the format is not the matter.
 
     The result itself, or what is added up on the way to one that would fit.
     """
@@ -88,7 +88,7 @@ def ran_away(evidence: Evidence) -> Overflow | None:
 
 
 def has_lost_partial_sums(evidence: Evidence) -> bool:
-    """Whether the result is not finite each time, although in float64 it is and would fit."""
+    """Return whether the result is not finite each time, although in float64 it is and would fit."""
     rerun, limit = evidence.float64, limit_of(evidence)
     again, is_finite_there = evidence.again, evidence.cpu.ran and evidence.cpu.finite
     repeats = again.ran and again.equal_bits and again.repeats and not is_finite_there
@@ -97,7 +97,7 @@ def has_lost_partial_sums(evidence: Evidence) -> bool:
 
 
 def singular(evidence: Evidence) -> Confidence | None:
-    """Proven when float64 is not finite either, likely when nothing was executed again, None when float64 is finite."""
+    """Return proven if float64 is not finite either, likely if nothing was executed again, None if it is finite."""
     if evidence.origin is None or evidence.leaf is not None:
         return None
     if not evidence.float64.ran:
@@ -106,29 +106,29 @@ def singular(evidence: Evidence) -> Confidence | None:
 
 
 def has_zero(tensor: TensorFacts | None) -> bool:
-    """Whether the tensor holds an exact zero (a sampled summary that saw none is no proof of none, and says no)."""
+    """Return whether the tensor holds an exact zero (False when a sampled summary saw none, which is no proof)."""
     return tensor is not None and tensor.summary.n_zero > 0
 
 
 def fact(evidence: Evidence, name: str) -> float | None:
-    """A measured number; None when it was not measured."""
+    """Return a measured number; None when it was not measured."""
     value = evidence.facts.get(name)
     return float(value) if isinstance(value, (int, float)) else None
 
 
 def scalar(origin: OpFacts, name: str) -> float | None:
-    """A numeric argument of the op; None when it has none of this name."""
+    """Return a numeric argument of the op; None when it has none of this name."""
     value = origin.scalars.get(name)
     return float(value) if isinstance(value, (int, float)) else None
 
 
 def floating(origin: OpFacts) -> tuple[TensorFacts, ...]:
-    """The inputs in a floating format."""
+    """Return the inputs in a floating-point format."""
     return tuple(t for t in origin.inputs if t.dtype.startswith(("float", "bfloat", "complex")))
 
 
 def masked_by(evidence: Evidence) -> str:
-    """What selects the value away in forward, as far as the evidence shows it: "where", "a mask", or ""."""
+    """Return what drops the value in forward, as far as the evidence shows it: "where", "a mask", or ""."""
     named = evidence.facts.get("selected_by")
     if isinstance(named, str) and named:
         return base(named)
@@ -138,12 +138,12 @@ def masked_by(evidence: Evidence) -> str:
 
 
 def supported(evidence: Evidence) -> Confidence:
-    """Proven when the replay showed the failure again, else likely: for claims about where, not about arithmetic."""
+    """Return proven when the replay showed the failure again, else likely: for claims about where it was."""
     return "proven" if evidence.replayed and evidence.reproduced else "likely"
 
 
 def _bound(origin: OpFacts) -> float:
-    """An upper bound of |output| from the operands, 0 for operators of which nothing is known."""
+    """Return an upper bound of |output| from the operands, 0 for operators of which nothing is known."""
     name, inputs = base(origin.op), floating(origin)
     if origin.phase == "backward" or not inputs:
         return 0.0

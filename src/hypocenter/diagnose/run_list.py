@@ -50,14 +50,14 @@ class Runs:
 
 
 class Diagnosed(msgspec.Struct):
-    """What of a diagnosis.json is read here; any version has it."""
+    """The fields of a diagnosis.json that are read here; any version has them."""
 
     status: Status
     findings: list[dict[str, Any]] = []
 
 
 def answer(folder: Path) -> Runs:
-    """All recordings of a folder and of the folders in it.
+    """Return all recordings of a folder and of the folders in it.
 
     Raises:
         NoRecordingError: there is no such folder, or none in it.
@@ -68,7 +68,7 @@ def answer(folder: Path) -> Runs:
 
 
 def recordings_below(folder: Path) -> tuple[list[Path], tuple[str, ...]]:
-    """The recordings of a folder and of the folders in it, in no order, and what was not looked at.
+    """Return the recordings in a folder and below, unordered, and notes on what was not looked at.
 
     Raises:
         NoRecordingError: there is no such folder, or none in it.
@@ -119,7 +119,7 @@ def _recorded(path: Path) -> Recorded:
 
 
 def diagnosed_in(recording: Path) -> Diagnosed | None:
-    """What the last look at a recording came to; None when there was none or its file cannot be read."""
+    """Return what the last look at a recording found; None when there was none or its file cannot be read."""
     try:
         with (recording / DIAGNOSIS_FILE).open("rb") as file:
             return msgspec.json.decode(file.read(_DIAGNOSIS_AT_MOST_BYTES), type=Diagnosed)

@@ -15,7 +15,7 @@ FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class CannotRewrite(Exception):
-    """The message says why, in the reader's words."""
+    """The code cannot be rewritten; the message says why, in the reader's words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +28,7 @@ class Place:
 
     @property
     def last_line(self) -> int:
-        """Of the statement, from 1."""
+        """The number of the last line of the statement, counted from 1."""
         return self.statement.end_lineno or self.statement.lineno
 
 
@@ -71,7 +71,7 @@ class Text:
         return ""
 
     def import_edit(self) -> list[Edit]:
-        """`import torch`, if it is missing: behind the first imports of the file."""
+        """Return an edit that adds `import torch` behind the file's first imports; [] when it is there."""
         if self.torch:
             return []
         imports = [node for node in self.tree.body if isinstance(node, (ast.Import, ast.ImportFrom))]
@@ -79,12 +79,12 @@ class Text:
         return [Edit(first=line, last=line - 1, lines=(f"import torch{self.newline}",))]
 
     def indent(self, line: int) -> str:
-        """White space in front of a line."""
+        """Return the white space in front of a line."""
         text = self.lines[line - 1]
         return text[: len(text) - len(text.lstrip())]
 
     def function(self, line: int) -> ast.FunctionDef:
-        """The innermost function around a line (its decorators belong to it)."""
+        """Return the innermost function around a line (decorators included). Raises CannotRewrite without one."""
         inside = [
             node
             for node in ast.walk(self.tree)
@@ -99,13 +99,13 @@ class Text:
         return found
 
     def class_name(self, line: int) -> str:
-        """The innermost class around a line; "" for none."""
+        """Return the name of the innermost class around a line; "" for none."""
         nodes = (node for node in ast.walk(self.tree) if isinstance(node, ast.ClassDef))
         inside = [node for node in nodes if node.lineno <= line <= (node.end_lineno or 0)]
         return max(inside, key=lambda node: node.lineno).name if inside else ""
 
     def statement(self, line: int) -> Place:
-        """The simple statement at a line, alone on its lines."""
+        """Return the simple statement at a line. Raises CannotRewrite when it is not alone on its lines."""
         scope, block, found = self._innermost(line)
         if not isinstance(found, SIMPLE):
             kind = type(found).__name__.removesuffix("Def").lower()
@@ -136,7 +136,7 @@ class Text:
 
 
 def applied(text: Text, edits: Iterable[Edit]) -> list[str]:
-    """The lines with the edits made."""
+    """Return the lines with the edits made."""
     done = list(text.lines)
     for edit in sorted(edits, key=lambda e: e.first, reverse=True):
         done[edit.first - 1 : edit.last] = edit.lines

@@ -58,7 +58,7 @@ class Answer:
 
 
 def answer(run: str, records: Records, pieces: Sequence[JudgedEvidence]) -> Answer:
-    """The jumps of a recording, one for a step: of the rank on which most is proven.
+    """Return the jumps of a recording, one per step: that of the rank on which most is proven.
 
     Args:
         run: the recording's name.
@@ -92,7 +92,7 @@ def _proven(piece: JudgedEvidence) -> Spike:
 
 
 def _jumps(rank: int, records: Iterable[StepRecord]) -> Iterable[Spike]:
-    """As the rule finds them (HC401)."""
+    """Yield the jumps as the rule finds them (HC401)."""
     losses, norms = Series(), Series()
     for record in records:
         loss, norm = losses.add(record.loss), norms.add(record.grad_norm)
@@ -103,7 +103,7 @@ def _jumps(rank: int, records: Iterable[StepRecord]) -> Iterable[Spike]:
 
 
 def place_of(spike: Spike) -> str:
-    """ "step.py:12", the name of a parameter, or of a module."""
+    """Return "step.py:12", the name of a parameter, or of a module."""
     if spike.source is not None:
         return f"{spike.source.file}:{spike.source.line}"
     return spike.param or spike.site or ""

@@ -15,7 +15,7 @@ FAR = 8.0  # times the usual: batches and samples that are right, and hard, make
 
 
 def jumped(evidence: Evidence) -> tuple[str, ...]:
-    """ "the loss is 9.8, 4.7 times what was usual"; and of a learning rate that rose just before."""
+    """Say "the loss is 9.8, 4.7 times what was usual", and whether a learning rate rose just before."""
     now, usual = fact(evidence, "now") or 0.0, fact(evidence, "usual") or 1.0
     of = what_jumped(evidence)
     rate = rate_rose(evidence)
@@ -23,17 +23,17 @@ def jumped(evidence: Evidence) -> tuple[str, ...]:
 
 
 def is_far(evidence: Evidence) -> bool:
-    """Whether it jumped by more than what a healthy run does now and then."""
+    """Return whether it jumped by more than what a healthy run does now and then."""
     return abs(fact(evidence, "now") or 0.0) >= far(evidence) * (fact(evidence, "usual") or 1.0)
 
 
 def far(evidence: Evidence) -> float:
-    """Times the usual; more octaves where few values were known yet, which show few of the hard batches of a run."""
+    """Return how many times the usual counts as far; more where few values were known to compare with."""
     return FAR ** (fact(evidence, "few") or 1.0)
 
 
 def rise(rates: Iterable[tuple[int, float]]) -> dict[str, float | str]:
-    """The last rise of a learning rate, as facts of evidence.
+    """Return the last rise of a learning rate, as facts of evidence; {} without one.
 
     Args:
         rates: (step, learning rate) of the last updates of one optimizer.
@@ -46,18 +46,18 @@ def rise(rates: Iterable[tuple[int, float]]) -> dict[str, float | str]:
 
 
 def rose(before: float, rate: float, step: int) -> str:
-    """ "the learning rate rose from 1e-3 to 1 at step 12"."""
+    """Say "the learning rate rose from 1e-3 to 1 at step 12"."""
     return f"the learning rate rose from {short(before)} to {short(rate)} at step {step}"
 
 
 def rate_rose(evidence: Evidence) -> str:
-    """The same of the updates before a jump; "" if the learning rate did not rise."""
+    """Say how the learning rate rose in the updates before a jump; "" if it did not."""
     before, rate, step = fact(evidence, "lr_before"), fact(evidence, "lr"), fact(evidence, "lr_step")
     return "" if before is None or rate is None or step is None else rose(before, rate, int(step))
 
 
 def what_jumped(evidence: Evidence) -> str:
-    """The loss, the gradient's norm, or that of one parameter."""
+    """Name what jumped: the loss, the gradient's norm, or that of one parameter."""
     of = str(evidence.facts.get("of", "the loss"))
     if of == "the loss":
         return of
@@ -67,7 +67,7 @@ def what_jumped(evidence: Evidence) -> str:
 
 
 def followed(evidence: Evidence) -> tuple[str, ...]:
-    """What the update did with gradients that jumped: clipped or not, and for how long its optimizer remembers them."""
+    """Say what the update did with gradients that jumped: clipping, and how long its optimizer remembers them."""
     before, after, used = fact(evidence, "clipped_from"), fact(evidence, "clipped_to"), fact(evidence, "used")
     found: list[str] = []
     if before is not None and after is not None:
@@ -85,14 +85,14 @@ def followed(evidence: Evidence) -> tuple[str, ...]:
 
 
 def times(factor: float) -> str:
-    """ "4.7 times", "2,000 times", "3.1e9 times"."""
+    """Write a factor: "4.7 times", "2,000 times", "3.1e9 times"."""
     if factor < 10:
         return f"{factor:.1f} times"
     return f"{factor:,.0f} times" if factor < 1e6 else f"{short(factor)} times"
 
 
 def grown(evidence: Evidence) -> str:
-    """ "4.7 times larger than usual", "as large as 3.1, usually only zeros"; "" if nothing is known."""
+    """Say "4.7 times larger than usual", "as large as 3.1, usually only zeros"; "" if nothing is known."""
     size, usual = fact(evidence, "size"), fact(evidence, "usual_size")
     if size is None or usual is None:
         return ""
@@ -100,7 +100,7 @@ def grown(evidence: Evidence) -> str:
 
 
 def sizes(evidence: Evidence) -> tuple[str, ...]:
-    """What the place gives, against what it gave in healthy steps."""
+    """Say how large the values of the place are, compared with healthy steps."""
     size, usual = fact(evidence, "size"), fact(evidence, "usual_size")
     if size is None:
         return ()

@@ -36,7 +36,7 @@ class Cause:
 
     @property
     def manual(self) -> Manual:
-        """The docstring of its file."""
+        """The manual page of the cause: the docstring of its file."""
         return page_of(self.decide)
 
 
@@ -68,13 +68,13 @@ def cause(name: str, *, order: int, of_spikes: bool = False) -> Callable[[Decide
 
 
 def causes(plugins: Iterable[str] = ()) -> dict[str, Cause]:
-    """All causes by name."""
+    """Return all causes by name, those of plugins too."""
     CATALOGUE.load(plugins)
     return CATALOGUE.entries()
 
 
 def judge(evidence: Evidence, plugins: Iterable[str] = ()) -> Verdict:
-    """Name the cause. Never raises: a cause that fails is listed as broken, and no answer is `unknown`."""
+    """Name the cause. Never raises: a cause that fails is listed as broken, and without any it is `unknown`."""
     if evidence.received:
         return unknown(evidence)  # its cause is on the rank that sent it
     answers: list[tuple[int, int, Verdict]] = []
@@ -94,7 +94,7 @@ def judge(evidence: Evidence, plugins: Iterable[str] = ()) -> Verdict:
 
 
 def unknown(evidence: Evidence) -> Verdict:
-    """What can be said without a cause: where it appeared, and what was tried."""
+    """Return the verdict without a cause: where it appeared, and what was tried."""
     lines = (*why.inputs(evidence), *_neither(evidence), *why.common(evidence))
     return Verdict(cause="unknown", confidence="possible", title=_symptom(evidence), why=_unique(lines))
 

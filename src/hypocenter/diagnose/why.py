@@ -19,7 +19,7 @@ MIN_R2 = 0.8  # share of the variance of log2|max| that a straight line must exp
 
 
 def inputs(evidence: Evidence) -> tuple[str, ...]:
-    """ "inputs were finite (self |max| 212, other |max| 388)"; masks are named as what they are."""
+    """Say "inputs were finite (self |max| 212, other |max| 388)"; masks are named as what they are."""
     origin = evidence.origin
     if origin is None or evidence.leaf is not None:
         return ()
@@ -32,7 +32,7 @@ def inputs(evidence: Evidence) -> tuple[str, ...]:
 
 
 def exceeded(evidence: Evidence, found: Overflow) -> tuple[str, ...]:
-    """ "in float64 the largest value is 1.1e5 > 65504, the largest float16"."""
+    """Say "in float64 the largest value is 1.1e5 > 65504, the largest float16"."""
     size = above(found.actual, found.limit)
     if found.actual <= found.limit:
         return (
@@ -44,14 +44,14 @@ def exceeded(evidence: Evidence, found: Overflow) -> tuple[str, ...]:
 
 
 def not_finite_in_float64(evidence: Evidence) -> tuple[str, ...]:
-    """That no format would have helped."""
+    """Say that no format would have helped, or why it was not executed again."""
     if not evidence.float64.ran:
         return (f"it was not executed again: {evidence.float64.why_not}",) if evidence.float64.why_not else ()
     return ("in float64 it is not finite either: no format would have helped",)
 
 
 def common(evidence: Evidence) -> tuple[str, ...]:
-    """What is worth saying whatever the cause: how many, does it repeat, what hid it, what came before."""
+    """Say what is worth saying whatever the cause: how many, does it repeat, what hid it, what came before."""
     return (
         *_unused(evidence),
         *_unseen(evidence),
@@ -71,7 +71,7 @@ def _unused(evidence: Evidence) -> tuple[str, ...]:
 
 
 def _unseen(evidence: Evidence) -> tuple[str, ...]:
-    """Of what no dispatcher showed: between which operators it ran."""
+    """Say between which operators something ran that no dispatcher showed; () when all was seen."""
     origin, facts = evidence.origin, evidence.facts
     if origin is None or origin.op not in (UNSEEN, UNWRITTEN) or "unseen_before" not in facts:
         return ()
@@ -81,13 +81,13 @@ def _unseen(evidence: Evidence) -> tuple[str, ...]:
 
 
 def place(op: OpFacts) -> str:
-    """ "the product (model.py:12)"."""
+    """Name an operator with its line: "the product (model.py:12)"."""
     where = f" ({op.source.file.rsplit('/', 1)[-1]}:{op.source.line})" if op.source is not None else ""
     return subject(op) + where
 
 
 def leaf_name(evidence: Evidence) -> str:
-    """The tensor that was bad before any operation, as the user finds it: `batch[features]`, `head.weight`."""
+    """Name the tensor that was bad before any operation, as the user finds it: `batch[features]`, `head.weight`."""
     if evidence.leaf is None:
         return ""
     name = evidence.leaf.name or "a tensor"
@@ -148,7 +148,7 @@ def _hidden(evidence: Evidence) -> tuple[str, ...]:
 
 
 def zeroed(evidence: Evidence) -> bool:
-    """Whether what hid the overflow did so by making exact zeros of it (x / inf), rather than by masking."""
+    """Return whether what hid the overflow made exact zeros of it (x / inf), rather than masking it."""
     measured = evidence.facts.get("zeroed")
     if isinstance(measured, (int, float)):
         return bool(measured)
@@ -180,7 +180,7 @@ def _samples(evidence: Evidence) -> tuple[str, ...]:
 
 
 def in_dataset(evidence: Evidence) -> str:
-    """ " (dataset[1234])": where a DataLoader took the samples from, if that is known."""
+    """Return " (dataset[1234])": where a DataLoader took the samples from; "" if that is not known."""
     indices = evidence.dataset_indices  # in the order of the samples
     shown = ", ".join(str(index) for index in indices[:8]) + (", …" if len(indices) > 8 else "")
     return f" (dataset[{shown}])" if indices else ""
@@ -201,7 +201,7 @@ class Growth:
     bits: float  # log2 of the total growth
 
     def sentence(self) -> str:
-        """The growth in words."""
+        """Say the growth in words."""
         pace = f"every {self.doubling_steps:.0f} steps" if self.doubling_steps >= 1.5 else "every step"
         return f"|max| had doubled {pace} since step {self.since_step}"
 
@@ -243,13 +243,13 @@ class LossGrowth:
     last: tuple[int, float]
 
     def sentence(self) -> str:
-        """The growth in words."""
+        """Say the growth in words."""
         (step, low), (last, high) = self.smallest, self.last
         return f"the loss had grown from {short(low)} at step {step} to {short(high)} at step {last}"
 
 
 def loss_growth(losses: Sequence[tuple[int, float]]) -> LossGrowth | None:
-    """Whether the last losses before a failure had run away: training diverged; None unless by LOSS_FACTOR."""
+    """Return how the last losses before a failure had grown; None unless by LOSS_FACTOR (training diverged)."""
     known = [(step, abs(loss)) for step, loss in losses if math.isfinite(loss) and loss != 0.0]
     if len(known) < 2:
         return None

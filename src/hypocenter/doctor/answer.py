@@ -62,30 +62,30 @@ class Verdict:
 
 
 def ok(what: str, **evidence: Any) -> Verdict:
-    """All is well, or there is nothing more to say than the sentence."""
+    """Return the verdict that all is well, or that there is nothing more to say than the sentence."""
     return Verdict(status="ok", what=what, evidence=evidence)
 
 
 def warning(what: str, why: str, fix: Sequence[str] = (), **evidence: Any) -> Verdict:
-    """It may hurt, but need not: shown, and the machine stays healthy."""
+    """Return the verdict that something may hurt, but need not: it is shown, and the machine stays healthy."""
     return Verdict(status="warning", what=what, why=why, fix=tuple(fix), evidence=evidence)
 
 
 def problem(what: str, why: str, fix: Sequence[str] = (), **evidence: Any) -> Verdict:
-    """Something will fail or compute other numbers."""
+    """Return the verdict that something will fail or compute other numbers."""
     return Verdict(status="problem", what=what, why=why, fix=tuple(fix), evidence=evidence)
 
 
 def graver(is_problem: bool, what: str, why: str, fix: Sequence[str] = (), **evidence: Any) -> Verdict:
-    """A problem where it will bite, else a warning."""
+    """Return a problem where `is_problem`, that is where it will do harm; else a warning."""
     return (problem if is_problem else warning)(what, why, fix, **evidence)
 
 
 def cannot_tell(what: str, why: str, fix: Sequence[str] = (), **evidence: Any) -> Verdict:
-    """It should have been checked and could not be."""
+    """Return the verdict that something should have been checked and could not be."""
     return Verdict(status="cannot-tell", what=what, why=why, fix=tuple(fix), evidence=evidence)
 
 
 def not_applicable(why: str) -> Verdict:
-    """There is nothing here to check."""
+    """Return the verdict that there is nothing here to check."""
     return Verdict(status="not-applicable", what=why)

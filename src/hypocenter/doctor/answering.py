@@ -21,7 +21,7 @@ def answer(
     missing: tuple[int, ...] = (),
     notes: tuple[str, ...] = (),
 ) -> Answer:
-    """All checks, problems first.
+    """Put all checks together to an answer, problems first.
 
     Args:
         asked: areas that were asked for by name: if nothing of one could be checked, the answer is `cannot-tell`.

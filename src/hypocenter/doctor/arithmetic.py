@@ -17,7 +17,7 @@ _TO_END_S = 0.5
 
 
 def examine(timeout_s: float, environ: Mapping[str, str] = os.environ) -> list[Check]:
-    """Matmul, sums, softmax and layer norm against float64 and against themselves; returns within `timeout_s`."""
+    """Check matmul, sums, softmax and layer norm against float64 and against repeats; returns within `timeout_s`."""
     deadline = time.monotonic() + timeout_s - min(_TO_END_S, 0.1 * timeout_s)
     child = Child({"timeout_s": timeout_s, "only": "arithmetic"}, environ)
     try:
@@ -39,7 +39,7 @@ def _judged(burn: Mapping[str, object]) -> list[Check]:
 
 
 def _untold(child: Child) -> Check:
-    """The child came to no end."""
+    """Return the check for a child that did not come to its end."""
     if child.is_open:
         what, status = f"the time was up while {child.last_at}", "problem"
         why = "a computation of some milliseconds did not come back: the device hangs, or the time was too short"

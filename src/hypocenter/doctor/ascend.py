@@ -21,7 +21,7 @@ class Cann:
 
 
 def installed(machine: Machine) -> list[Cann]:
-    """All CANN toolkits found, each once though links lead to it."""
+    """Return all CANN toolkits found, each once though links lead to it."""
     roots = [*ROOTS, f"{machine.environ['HOME']}/Ascend"] if machine.environ.get("HOME") else list(ROOTS)
     folders = [
         f"{root}/ascend-toolkit/{name}" for root in roots for name in machine.names(f"{root}/ascend-toolkit", r"\d.*")
@@ -35,7 +35,7 @@ def installed(machine: Machine) -> list[Cann]:
 
 
 def told(machine: Machine, folder: str) -> str:
-    """The version that a toolkit's own files name, as it is in tables: 8.0.RC3; empty when none says."""
+    """Return the version in a toolkit's own files, as tables write it: 8.0.RC3; empty when none says."""
     for name in (*(f"{arch}/ascend_toolkit_install.info" for arch in _ARCHS), "ascend_toolkit_install.info"):
         if match := re.search(r"^version=(\S+)", machine.text(f"{folder}/{name}"), re.MULTILINE):
             return plain(match[1])
@@ -50,12 +50,12 @@ def told(machine: Machine, folder: str) -> str:
 
 
 def plain(version: str) -> str:
-    """`8.0.RC3.beta1` is 8.0.RC3, `8.3.rc1` is 8.3.RC1: the community's and the commercial package are one release."""
+    """Return the release: 8.0.RC3 for `8.0.RC3.beta1`, 8.3.RC1 for `8.3.rc1`; community and commercial are one."""
     return re.sub(r"\.?beta\d*$", "", version.strip(), flags=re.IGNORECASE).upper().replace("ALPHA", "alpha")
 
 
 def active(machine: Machine) -> Cann | None:
-    """The toolkit that the environment chooses; else the only one there is."""
+    """Return the toolkit that the environment chooses; else the only one there is, or None."""
     for name in VARIABLES:
         if folder := machine.environ.get(name, "").rstrip("/"):
             return Cann(folder=folder, version=told(machine, folder))
@@ -64,7 +64,7 @@ def active(machine: Machine) -> Cann | None:
 
 
 def driver(machine: Machine) -> str:
-    """Version of the NPU's driver, such as 24.1.RC3; empty when it does not say."""
+    """Return the version of the NPU's driver, such as 24.1.RC3; empty when it does not say."""
     for root in ROOTS:
         if match := re.search(r"^Version=(\S+)", machine.text(f"{root}/driver/version.info"), re.MULTILINE):
             return plain(match[1])
@@ -72,7 +72,7 @@ def driver(machine: Machine) -> str:
 
 
 def set_env(machine: Machine, cann: Cann | None = None) -> str:
-    """The line that sets all of Ascend's variables."""
+    """Return the line that sets all of Ascend's variables."""
     folder = cann.folder if cann is not None else "/usr/local/Ascend/ascend-toolkit"
     for at in (folder, folder.rsplit("/", 1)[0]):
         if machine.is_file(f"{at}/set_env.sh"):
@@ -81,12 +81,12 @@ def set_env(machine: Machine, cann: Cann | None = None) -> str:
 
 
 def for_torch(torch: str, torch_npu: str) -> list[str]:
-    """CANN releases that a pair of torch and torch_npu is listed with."""
+    """Return the CANN releases that a pair of torch and torch_npu is listed with."""
     return [str(row["cann"]) for row in version_table("ascend")["torch_npu"] if [torch, torch_npu] in row["pairs"]]
 
 
 def torch_npu_for(torch: str, cann: str) -> str:
-    """The torch_npu that belongs to torch and, if that is listed, to this CANN; empty when nobody wrote it down."""
+    """Return the torch_npu for this torch and, if listed, this CANN; empty when no table has it."""
     rows = [
         (str(row["cann"]), pair)
         for row in version_table("ascend")["torch_npu"]
@@ -97,5 +97,5 @@ def torch_npu_for(torch: str, cann: str) -> str:
 
 
 def mindspore_version(version: str) -> str:
-    """`2.6.0-rc1` is 2.6.0rc1, as pip writes it."""
+    """Return a version as pip writes it: 2.6.0rc1 for `2.6.0-rc1`."""
     return version.replace("-", "").lower()

@@ -9,7 +9,7 @@ _MEANT = ("FORCE_CUDA", "TORCH_CUDA_ARCH_LIST")  # set by people who build exten
 
 
 def reason(machine: Machine) -> str:
-    """Why extensions are built here, as words; empty when nothing says so."""
+    """Say in words why extensions are built here; empty when nothing says so."""
     if machine.builds is not None:
         return "asked for with --build" if machine.builds else ""
     if not cuda.wanted(machine) or not hardware.has_nvidia(machine):
@@ -23,6 +23,6 @@ def reason(machine: Machine) -> str:
 
 
 def ops(machine: Machine) -> dict[str, dict[str, object]]:
-    """DeepSpeed's operators by name; empty when it is not installed or could not be asked."""
+    """Return DeepSpeed's operators by name; empty when it is not installed or could not be asked."""
     found = machine.deepspeed.get("ops")
     return found if isinstance(found, dict) else {}

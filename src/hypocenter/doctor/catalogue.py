@@ -25,7 +25,7 @@ class Entry:
 
     @property
     def manual(self) -> Manual:
-        """The docstring of its file."""
+        """The manual page of the check: the docstring of its file."""
         return page_of(self.look)
 
 
@@ -38,13 +38,13 @@ def check(code: str, *, title: str, area: Area = "toolkits", order: int = 100) -
 
 
 def checks(plugins: Iterable[str] = ()) -> list[Entry]:
-    """All checks in the order in which they are read."""
+    """Return all checks in the order in which they are read."""
     CATALOGUE.load_asked(plugins)
     return CATALOGUE.in_order()
 
 
 def examine_machine(machine: Machine, plugins: Iterable[str] = ()) -> Iterator[Check]:
-    """Every check's answer about one machine. One that raises is listed as broken, and cannot tell."""
+    """Yield every check's answer about one machine; one that raises is listed as broken, and cannot tell."""
     for entry in checks(plugins):
         try:
             found = entry.look(machine)
@@ -58,5 +58,5 @@ def examine_machine(machine: Machine, plugins: Iterable[str] = ()) -> Iterator[C
 
 
 def manuals() -> dict[str, Manual]:
-    """The manual page of each check, by code."""
+    """Return the manual page of each check, by code."""
     return {entry.code: entry.manual for entry in checks()}

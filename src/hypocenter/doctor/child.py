@@ -18,10 +18,10 @@ _LOG_TAIL_BYTES, _LOG_LINES = 16384, 40
 
 
 class Child:
-    """`python -m hypocenter.examine` with a request. Its messages are lines of JSON."""
+    """A process `python -m hypocenter.examine` that does a request. Its messages are lines of JSON."""
 
     def __init__(self, request: Mapping[str, Any], environ: Mapping[str, str], keep: tuple[int, ...] = ()) -> None:
-        """Start it.
+        """Start the process.
 
         Args:
             keep: file descriptors that it needs.
@@ -52,18 +52,18 @@ class Child:
 
     @property
     def pid(self) -> int:
-        """Process id, also that of its process group."""
+        """The process id, which is also the id of its process group."""
         return self._process.pid
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """One line to it; nothing when it is gone."""
+        """Send the child a message as one line; nothing happens when it is gone."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
 
     def read(self) -> list[dict[str, Any]]:
-        """Messages that have come. Afterwards `is_open` says whether more can."""
+        """Return the messages that have come. Afterwards `is_open` says whether more can come."""
         try:
             while data := os.read(self.fd, 1 << 16):
                 self._rest += data
@@ -78,7 +78,7 @@ class Child:
         return messages
 
     def how_it_ended(self, wait_s: float) -> dict[str, Any]:
-        """{"signal" or "code", "at", "tail"}: what is known of a child that is gone."""
+        """Return what is known of a child that is gone: {"signal" or "code", "at", "tail"}."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(wait_s)
         code = self._process.poll()
@@ -86,7 +86,7 @@ class Child:
         return {**how, "at": self.last_at, "tail": self.tail()}
 
     def tail(self) -> list[str]:
-        """The last lines that it printed, without NCCL's chatter."""
+        """Return the last lines that the child printed, without NCCL's chatter."""
         try:
             start = max(0, os.fstat(self._log).st_size - _LOG_TAIL_BYTES)
             data = os.pread(self._log, _LOG_TAIL_BYTES, start).decode("utf-8", "replace")
@@ -95,7 +95,7 @@ class Child:
         return [line for line in data.splitlines() if line.strip() and "NCCL INFO" not in line][-_LOG_LINES:]
 
     def let_end(self, wait_s: float) -> None:
-        """Say that nothing more comes, give it a moment, then end it."""
+        """Tell the child that nothing more comes, give it a moment, then end it."""
         assert self._process.stdin is not None
         with contextlib.suppress(OSError, ValueError):
             self._process.stdin.close()
@@ -104,7 +104,7 @@ class Child:
         self.kill()
 
     def kill(self) -> None:
-        """End it now, with whatever it has started."""
+        """End the child now, with whatever it has started."""
         if self._process.poll() is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._process.pid, signal.SIGKILL)

@@ -36,7 +36,7 @@ CODE, TITLE = "comm.rendezvous", "rendezvous"
 
 
 class Examined(NamedTuple):
-    """What came out: the same on every rank, so that all end with the same exit code."""
+    """The result of an examination: the same on every rank, so that all end with the same exit code."""
 
     checks: tuple[Check, ...]
     missing: tuple[int, ...]  # ranks that never came
@@ -75,7 +75,7 @@ def examine_job(
 
 
 def speaks(examined: Examined, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether this process is the one that prints: the lowest rank that came. The others print nothing."""
+    """Return whether this process prints: the lowest rank that came does, the others print nothing."""
     here = job.place(environ)
     if here is None:
         return True
@@ -83,7 +83,7 @@ def speaks(examined: Examined, environ: Mapping[str, str] = os.environ) -> bool:
 
 
 def _as_rank(here: job.Place, deadline: float, environ: Mapping[str, str], carried: Mapping[str, Any]) -> Examined:
-    """This process is one of several ranks."""
+    """Examine this process as one of several ranks that a launcher has started."""
     request = _request(here.rank, here.n_ranks, deadline, carried) | {
         "store_host": here.host, "store_port": here.port, "hosts_store": here.hosts_store,
         "local_rank": here.local_rank, "key": here.key,
@@ -119,7 +119,7 @@ def _as_rank(here: job.Place, deadline: float, environ: Mapping[str, str], carri
 
 
 def _locally(deadline: float, environ: Mapping[str, str], ranks: int | None, carried: Mapping[str, Any]) -> Examined:
-    """No launcher: start the ranks of this machine."""
+    """Start the ranks of this machine and examine them: there is no launcher."""
     n_ranks = ranks or _n_local(environ, deadline)
     listening = job.free_port()
     port = int(listening.getsockname()[1])
@@ -160,7 +160,7 @@ def _locally(deadline: float, environ: Mapping[str, str], ranks: int | None, car
 
 
 def _n_local(environ: Mapping[str, str], deadline: float) -> int:
-    """One rank per device; where there is none, as many as cores, from 2 to 4."""
+    """Return how many ranks to start: one per device; without devices as many as cores, from 2 to 4."""
     if any(os.path.exists(name) for name in _DEVICE_FILES):  # noqa: PTH110  # device files
         child = Child(_request(0, 1, deadline, {}) | {"only": "devices"}, environ)
         try:
@@ -178,7 +178,7 @@ def _request(rank: int, n_ranks: int, deadline: float, carried: Mapping[str, Any
 
 
 def _answered(child: Child, message: Mapping[str, Any], hosts: Mapping[int, str]) -> Examined:
-    """This rank leads: judge what all have reported, and tell the others."""
+    """Judge what all have reported, and tell the other ranks: this rank leads."""
     examined = judged(message, hosts)
     telling = tuple(replace(check, evidence={}) for check in examined.checks[:_SHOWN_TO_OTHERS])  # worst first
     child.send({"verdict": msgspec.to_builtins(examined._replace(checks=telling))})
@@ -186,7 +186,7 @@ def _answered(child: Child, message: Mapping[str, Any], hosts: Mapping[int, str]
 
 
 def _next(children: Sequence[Child], deadline: float) -> tuple[str, dict[str, Any]]:
-    """The next message that is not only about progress: (kind, message), or ("closed" | "timeout", {})."""
+    """Wait for a message that is not only about progress: (kind, message), or ("closed" | "timeout", {})."""
     with selectors.DefaultSelector() as selector:
         for child in children:
             if child.is_open:
@@ -209,7 +209,7 @@ def _until_spoken(child: Child, deadline: float) -> None:
 
 
 def _given_up(child: Child, examined: Examined, here: job.Place, deadline: float) -> Examined:
-    """Nothing is heard of the others. A rank that is not the one to speak says one line, and lets that one go first."""
+    """Give up on the others. A rank that does not speak says one line, and lets the one that speaks end first."""
     child.kill()
     if not speaks(examined, {"RANK": str(here.rank), "WORLD_SIZE": str(here.n_ranks)}):
         if here.local_rank == 0:
@@ -223,14 +223,14 @@ def _given_up(child: Child, examined: Examined, here: job.Place, deadline: float
 
 
 def one_line(fd: int, text: str) -> None:
-    """A line in one piece: several ranks write to the same terminal, and a text and its line end must not part."""
+    """Write a line in one piece: several ranks write to one terminal, and text and line end must not part."""
     if text:
         with contextlib.suppress(OSError):
             os.write(fd, (text + "\n").encode("utf-8", "replace"))
 
 
 def _close_at_exit(child: Child) -> None:
-    """The child of the rank that speaks tells the others when this process has printed and ends."""
+    """Let the child of the rank that speaks tell the others once this process has printed and ends."""
 
     def end() -> None:
         with contextlib.suppress(OSError, ValueError):
@@ -241,7 +241,7 @@ def _close_at_exit(child: Child) -> None:
 
 
 def unreachable(here: Place, text: str) -> Examined:
-    """The store did not answer."""
+    """Return the answer that the store did not answer."""
     at = f"{here.host}:{here.port}"
     if here.rank == 0:
         return _examined(here, f"rank 0 could not open its store at {at}: {text}", "another process has this port", ())
@@ -255,7 +255,7 @@ def unreachable(here: Place, text: str) -> Examined:
 
 
 def no_meeting_place(here: Place) -> Examined:
-    """The launcher does not say where the ranks meet."""
+    """Return the answer that the launcher does not say where the ranks meet."""
     return _examined(
         here,
         "MASTER_ADDR is not set",
@@ -266,7 +266,7 @@ def no_meeting_place(here: Place) -> Examined:
 
 
 def no_word(here: Place, at: str, tail: Sequence[str]) -> Examined:
-    """The time is up, and this rank's own child has not come back."""
+    """Return the answer that the time is up and this rank's own child has not come back."""
     return _examined(
         here,
         f"the time was up while rank {here.rank} was {at}",
@@ -276,7 +276,7 @@ def no_word(here: Place, at: str, tail: Sequence[str]) -> Examined:
 
 
 def died_alone(here: Place, died: Mapping[str, Any]) -> Examined:
-    """The child of this rank ended, and so did the one that should have told the others."""
+    """Return the answer that this rank's child ended, and so did the one that should have told the others."""
     how = f"signal {died['signal']}" if died.get("signal") else f"exit code {died.get('code')}"
     tail = [str(line) for line in died.get("tail", [])]
     if any("No module named 'torch'" in line for line in tail):

@@ -36,12 +36,12 @@ class Nvcc:
 
 
 def wanted(machine: Machine) -> str:
-    """The release that torch was built for, such as 12.4; empty for a build without CUDA."""
+    """Return the release that torch was built for, such as 12.4; empty for a build without CUDA."""
     return release(str(machine.torch.get("cuda") or ""))
 
 
 def toolkits(machine: Machine) -> list[Toolkit]:
-    """All toolkits found, each once though links lead to it, newest first."""
+    """Return all toolkits found, each once though links lead to it, newest first."""
     folders = [f"{parent}/{name}" for parent in WHERE for name in machine.names(parent, r"cuda(?:-\d[\d.]*)?")]
     folders += [machine.environ[name].rstrip("/") for name in ("CUDA_HOME", "CUDA_PATH") if machine.environ.get(name)]
     folders += [path.rsplit("/bin/", 1)[0] for path in machine.programs("nvcc")]
@@ -55,7 +55,7 @@ def toolkits(machine: Machine) -> list[Toolkit]:
 
 
 def told(machine: Machine, folder: str) -> str:
-    """The release that a toolkit's own files name: version.json (since 11.1), version.txt (before), or cuda.h."""
+    """Return the release that a toolkit's files name: version.json (since 11.1), version.txt (before), or cuda.h."""
     if text := machine.text(f"{folder}/version.json"):
         try:
             return release(str(json.loads(text)["cuda"]["version"]))
@@ -70,20 +70,20 @@ def told(machine: Machine, folder: str) -> str:
 
 
 def nvccs(machine: Machine) -> Iterator[Nvcc]:
-    """Every nvcc on PATH, the one that runs first."""
+    """Yield every nvcc on PATH, first the one that runs."""
     for path in machine.programs("nvcc"):
         yield Nvcc(path=path, release=nvcc_release(machine, path))
 
 
 def nvcc_release(machine: Machine, path: str) -> str:
-    """What `nvcc --version` says; empty when it does not run."""
+    """Return the release that `nvcc --version` says; empty when it does not run."""
     reply = machine.ask((path, "--version"))
     match = re.search(r"release (\d+\.\d+)", reply.text) if reply is not None else None
     return match[1] if match else ""
 
 
 def home(machine: Machine) -> tuple[str, str]:
-    """The toolkit that an extension is built with, and what chose it: the order of torch.utils.cpp_extension."""
+    """Return the toolkit that extensions are built with, and what chose it, as torch.utils.cpp_extension does."""
     for name in ("CUDA_HOME", "CUDA_PATH"):
         if machine.environ.get(name):
             return machine.environ[name].rstrip("/"), name
@@ -93,13 +93,13 @@ def home(machine: Machine) -> tuple[str, str]:
 
 
 def library_folder(machine: Machine, toolkit: str) -> str:
-    """The folder below a toolkit that has libcudart; empty when none has."""
+    """Return the folder below a toolkit that has libcudart; empty when none has."""
     folders = (f"{toolkit}/{name}" for name in LIBRARIES)
     return next((folder for folder in folders if machine.names(folder, _CUDART)), "")
 
 
 def headers(machine: Machine, toolkit: str) -> str:
-    """The folder below a toolkit that has cuda_runtime.h; empty when none has."""
+    """Return the folder below a toolkit that has cuda_runtime.h; empty when none has."""
     folders = [
         f"{toolkit}/include",
         *(f"{toolkit}/targets/{name}/include" for name in machine.names(f"{toolkit}/targets")),
@@ -108,7 +108,7 @@ def headers(machine: Machine, toolkit: str) -> str:
 
 
 def cudart_release(machine: Machine, folder: str) -> str:
-    """The release of the libcudart in a folder, by its full file name; empty when there is none, or it does not say."""
+    """Return the release of the libcudart in a folder, by its full file name; empty when not known."""
     for name in machine.names(folder, _CUDART):
         number = machine.resolved(f"{folder}/{name}").rsplit(".so.", 1)[-1]
         if len(version_numbers(number)) > 2:  # two are no release: every 11.x is called libcudart.so.11.0
@@ -118,14 +118,14 @@ def cudart_release(machine: Machine, folder: str) -> str:
 
 
 def matching(machine: Machine, *, with_nvcc: bool = True) -> Toolkit | None:
-    """The installed toolkit that fits torch: the same release, else the nearest of the same major number."""
+    """Return the installed toolkit that fits torch: the same release, else the nearest of the same major number."""
     want = wanted(machine)
     same = [one for one in toolkits(machine) if major(one.release) == major(want) and (one.has_nvcc or not with_nvcc)]
     return next((one for one in same if one.release == want), same[0] if same else None) if want else None
 
 
 def exports(folder: str, libraries: str = "") -> tuple[str, ...]:
-    """Lines that put a toolkit first, before what is there."""
+    """Return lines that put a toolkit first, before what is there."""
     folder, libraries = shlex.quote(folder), shlex.quote(libraries or f"{folder}/lib64")
     return (
         f"export CUDA_HOME={folder}",
@@ -135,12 +135,12 @@ def exports(folder: str, libraries: str = "") -> tuple[str, ...]:
 
 
 def exports_of(machine: Machine, toolkit: Toolkit) -> tuple[str, ...]:
-    """The same, with the folder that really holds the libraries."""
+    """Return the lines of `exports`, with the folder that really holds the libraries."""
     return exports(toolkit.folder, library_folder(machine, toolkit.folder))
 
 
 def install(machine: Machine) -> tuple[str, ...]:
-    """How to get the toolkit that torch was built for, where none is installed."""
+    """Return lines that install the toolkit that torch was built for."""
     want = wanted(machine)
     return (
         f"sudo apt-get install cuda-toolkit-{want.replace('.', '-')}  # from NVIDIA's repository",

@@ -30,7 +30,7 @@ AFTER_KILL_S = 2.0  # for the pipes to close; a process stuck in the kernel keep
 def this_machine(
     environ: Mapping[str, str] | None = None, *, timeout_s: float = ALL_S, builds: bool | None = None
 ) -> Machine:
-    """Ask torch and DeepSpeed in child processes, side by side; programs are asked when a check wants to know.
+    """Ask torch and DeepSpeed in child processes, side by side; other programs only when a check wants to know.
 
     Args:
         environ: `os.environ` when None.
@@ -64,7 +64,7 @@ def _at_most(until: float) -> float:
 
 
 def packages() -> dict[str, str]:
-    """Versions of the installed distributions by name, lower case with dashes; what cannot be read is left out."""
+    """Return versions of the installed distributions by name, in lower case with dashes; unreadable ones left out."""
     found: dict[str, str] = {}
     for distribution in importlib.metadata.distributions():
         try:
@@ -77,12 +77,12 @@ def packages() -> dict[str, str]:
 
 
 def switches(environ: Mapping[str, str] | None = None, *, timeout_s: float = ALL_S) -> dict[str, Any]:
-    """Versions and switches of torch in a fresh process, no device woken: what ranks compare."""
+    """Return versions and switches of torch in a fresh process that wakes no device: what ranks compare."""
     return facts("torch_facts", os.environ if environ is None else environ, timeout_s, "--switches")
 
 
 def facts(script: str, environ: Mapping[str, str], timeout_s: float, *flags: str) -> dict[str, Any]:
-    """The last line that `python -m hypocenter.examine.<script>` prints; else a `status` that says what went wrong."""
+    """Return the last line that `python -m hypocenter.examine.<script>` prints; else a `status` of what failed."""
     command = [sys.executable, "-W", "ignore", "-m", f"hypocenter.examine.{script}", *flags]
     reply = run(command, environ=for_children(environ), timeout_s=timeout_s)
     if reply is None:
@@ -93,7 +93,7 @@ def facts(script: str, environ: Mapping[str, str], timeout_s: float, *flags: str
 
 
 def for_children(environ: Mapping[str, str]) -> dict[str, str]:
-    """The environment without our own variables (nothing of the doctor is recorded), able to import this package."""
+    """Return the environment without our variables (the doctor is not recorded), able to import this package."""
     plain = {name: value for name, value in environ.items() if not name.startswith("HYPOCENTER_")}
     home = Path(hypocenter.__file__).resolve().parents[1]
     if home.name not in ("site-packages", "dist-packages"):  # those are found anyway, and must not come before stdlib
@@ -115,7 +115,7 @@ def _answer(reply: Reply) -> dict[str, Any]:
 
 
 def run(argv: Sequence[str], *, environ: Mapping[str, str], timeout_s: float = PROGRAM_S) -> Reply | None:
-    """Its answer; None when it cannot be started; code None when it was stopped, with all its children."""
+    """Run a program: None when it cannot be started; code None when it was stopped in time, with its children."""
     try:
         process = subprocess.Popen(
             list(argv), env=dict(environ), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,

@@ -18,23 +18,23 @@ OF_FAMILY = "f"  # sm_100f runs on all of its family; sm_90a on 9.0 only (CUDA C
 
 
 def nvidia_devices(machine: Machine) -> int:
-    """NVIDIA devices that a loaded driver offers."""
+    """Return the number of NVIDIA devices that a loaded driver offers."""
     files = len(machine.names("/dev", r"nvidia\d+"))
     return files or len(machine.names("/proc/driver/nvidia/gpus"))
 
 
 def nvidia_on_bus(machine: Machine) -> int:
-    """NVIDIA cards on the PCI bus, with or without a driver."""
+    """Return the number of NVIDIA cards on the PCI bus, with or without a driver."""
     return _on_bus(machine, NVIDIA, _DISPLAY)
 
 
 def npu_devices(machine: Machine) -> int:
-    """Ascend devices that a loaded driver offers, or that are on the bus."""
+    """Return the number of Ascend devices that a loaded driver offers, or that are on the bus."""
     return len(machine.names("/dev", r"davinci\d+")) or _on_bus(machine, HUAWEI, _PROCESSING)
 
 
 def has_nvidia(machine: Machine) -> bool:
-    """Whether there is a GPU that could be used: by torch's word, by the driver's, or by the bus."""
+    """Return whether there is a GPU that could be used: by torch's word, by the driver's, or by the bus."""
     return bool(
         (machine.torch.get("devices") and machine.torch.get("cuda"))
         or nvidia_devices(machine)
@@ -43,12 +43,12 @@ def has_nvidia(machine: Machine) -> bool:
 
 
 def hides_gpus(machine: Machine) -> bool:
-    """Whether the GPUs were hidden on purpose."""
+    """Return whether the GPUs were hidden on purpose."""
     return machine.environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1", "none", "NoDevFiles")
 
 
 def driver(machine: Machine) -> str:
-    """Version of NVIDIA's driver, such as 550.54.14; empty when none is loaded."""
+    """Return the version of NVIDIA's driver, such as 550.54.14; empty when none is loaded."""
     text = machine.text("/proc/driver/nvidia/version")
     if match := re.search(r"Kernel Module\D*?(\d+\.[\d.]+)", text):
         return match[1]
@@ -58,7 +58,7 @@ def driver(machine: Machine) -> str:
 
 
 def uses_ascend(machine: Machine) -> bool:
-    """Whether this is, or is meant to be, a machine with NPUs."""
+    """Return whether this is, or is meant to be, a machine with NPUs."""
     names = ("torch-npu", "mindspore-ascend")
     variables = ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME")
     return bool(
@@ -78,7 +78,7 @@ def _on_bus(machine: Machine, vendor: str, kind: str) -> int:
 
 
 def driver_runs(machine: Machine) -> tuple[int, ...]:
-    """The newest CUDA release that the driver came with, as numbers: (12, 4); empty when there is no driver."""
+    """Return the newest CUDA release that the driver came with, as numbers: (12, 4); () without a driver."""
     if told := version_numbers(str(machine.torch.get("driver_cuda") or "")):
         return told
     have = version_numbers(driver(machine))
@@ -89,7 +89,7 @@ def driver_runs(machine: Machine) -> tuple[int, ...]:
 
 
 def wheel(machine: Machine) -> str:
-    """What PyTorch's wheels for this driver are called, such as cu126: a driver runs all releases of a major number."""
+    """Return the name of PyTorch's wheels for this driver, such as cu126: it runs all releases of a major number."""
     newest = driver_runs(machine)
     return next((name for least, name in _WHEELS if newest >= least), "cu126" if not newest else "cu102")
 
@@ -98,7 +98,7 @@ _WHEELS = (((13,), "cu130"), ((12,), "cu126"), ((11,), "cu118"))  # pytorch.org/
 
 
 def runs_on(capability: Sequence[int], arch_list: Sequence[str]) -> str:
-    """`code` when machine code of the list runs on the device, `ptx` when only intermediate code does, else empty."""
+    """Return `code` when machine code in the list runs on the device, `ptx` when only that does, else ""."""
     device = (capability[0], capability[1])
     how = ""
     for kind, major, minor, letter in (found.groups() for name in arch_list if (found := _ARCH.fullmatch(name))):
@@ -113,7 +113,7 @@ def runs_on(capability: Sequence[int], arch_list: Sequence[str]) -> str:
 
 
 def listed_in(text: str) -> list[str]:
-    """TORCH_CUDA_ARCH_LIST as architectures: `8.6+PTX` is `sm_86` and `compute_86`.
+    """Return TORCH_CUDA_ARCH_LIST as architectures: `sm_86` and `compute_86` for `8.6+PTX`.
 
     Raises:
         ValueError: an entry is neither a number nor a name; its text is that entry.
@@ -130,6 +130,6 @@ def listed_in(text: str) -> list[str]:
 
 
 def of_devices(devices: Sequence[dict[str, object]]) -> list[str]:
-    """The compute capabilities of devices, each once: `["6.1", "8.6"]`."""
+    """Return the compute capabilities of devices, each once: `["6.1", "8.6"]`."""
     pairs = {tuple(one["capability"]) for one in devices}  # type: ignore[arg-type]
     return [f"{major}.{minor}" for major, minor in sorted(pairs)]

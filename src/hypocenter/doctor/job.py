@@ -15,7 +15,7 @@ _FIRST_PORT, _N_PORTS = 15000, 15000  # below those that Linux gives to whoever 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """One rank of a job, and the store where all meet."""
+    """One rank of a job, and the store where all ranks meet."""
 
     rank: int
     n_ranks: int
@@ -28,7 +28,7 @@ class Place:
 
 
 def place(environ: Mapping[str, str] = os.environ) -> Place | None:
-    """This process as one of several ranks; None when no launcher has started it. `host` is "" when nobody says it."""
+    """Return this process as one of several ranks; None without a launcher. `host` is "" when nobody says it."""
     task = launcher.task(environ)
     if task is None:
         return None
@@ -42,7 +42,7 @@ def place(environ: Mapping[str, str] = os.environ) -> Place | None:
 
 
 def hosts_of(environ: Mapping[str, str] = os.environ) -> dict[int, str]:
-    """Which host each rank should be on, where the launcher says it: srun, ranks in blocks. Empty when unknown."""
+    """Return the host of each rank, where the launcher says it: srun, ranks in blocks. Empty when unknown."""
     names = expanded(environ.get("SLURM_STEP_NODELIST") or environ.get("SLURM_NODELIST", ""))
     counts = _counts(environ.get("SLURM_STEP_TASKS_PER_NODE") or environ.get("SLURM_TASKS_PER_NODE", ""))
     if launcher.launcher(environ) != "srun" or len(names) != len(counts):
@@ -54,7 +54,7 @@ def hosts_of(environ: Mapping[str, str] = os.environ) -> dict[int, str]:
 
 
 def expanded(nodes: str) -> list[str]:
-    """Host names of SLURM's short form: "gpu[01-03,7],login" is gpu01, gpu02, gpu03, gpu7, login."""
+    """Return the host names of SLURM's short form: "gpu[01-03,7],login" is gpu01, gpu02, gpu03, gpu7, login."""
     names: list[str] = []
     for prefix, inside, suffix in re.findall(r"([^,\[\]]+)(?:\[([^\]]*)\])?([^,\[]*)", nodes):
         if not inside:
@@ -68,7 +68,7 @@ def expanded(nodes: str) -> list[str]:
 
 
 def local_environment(environ: Mapping[str, str], rank: int, n_ranks: int, port: int) -> dict[str, str]:
-    """What torchrun would give to a local rank."""
+    """Return the environment that torchrun would give to a local rank."""
     kept = {
         name: value for name, value in environ.items()
         if not name.startswith(("HYPOCENTER_", "TORCHELASTIC_", "SLURM_", "OMPI_", "PMI_"))
@@ -80,7 +80,7 @@ def local_environment(environ: Mapping[str, str], rank: int, n_ranks: int, port:
 
 
 def free_port() -> socket.socket:
-    """A socket that listens on a port of the loopback that nobody else has: to be handed to who needs it."""
+    """Return a socket that listens on a free port of the loopback, to be handed to who needs it."""
     listening = socket.socket()
     listening.bind(("127.0.0.1", 0))
     listening.listen(128)
@@ -101,7 +101,7 @@ def _store(environ: Mapping[str, str]) -> tuple[str, int]:
 
 
 def _counts(text: str) -> list[int]:
-    """Of SLURM's short form: "2(x3),1" is 2, 2, 2, 1."""
+    """Return the counts of SLURM's short form: [2, 2, 2, 1] for "2(x3),1"."""
     counts: list[int] = []
     for count, times in re.findall(r"(\d+)(?:\(x(\d+)\))?", text):
         counts += [int(count)] * int(times or 1)

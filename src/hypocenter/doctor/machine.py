@@ -35,7 +35,7 @@ class Reply:
 
     @property
     def is_good(self) -> bool:
-        """Whether it ended with success."""
+        """Whether the program ended with success."""
         return self.code == 0
 
 
@@ -43,7 +43,7 @@ Ask = Callable[[tuple[str, ...]], "Reply | None"]  # a command line in; None whe
 
 
 def nobody(argv: tuple[str, ...]) -> Reply | None:
-    """A machine without programs."""
+    """Answer None to every program: a machine without programs."""
     del argv
     return None
 
@@ -63,7 +63,7 @@ class Machine:
     builds: bool | None = None  # whether CUDA extensions are to be built here; None: told by what is installed
 
     def resolved(self, path: str, depth: int = 0) -> str:
-        """The path with symbolic links followed, those to absolute targets within the root."""
+        """Return the path with symbolic links followed, those to absolute targets within the root."""
         done = ""
         for part in [part for part in posixpath.normpath(path).split("/") if part]:
             step = f"{done}/{part}"
@@ -76,19 +76,19 @@ class Machine:
         return done or "/"
 
     def on_disk(self, path: str) -> Path:
-        """Where the machine's path is on this one, symbolic links followed."""
+        """Return where the machine's path is on this one, symbolic links followed."""
         return self.root / self.resolved(path).lstrip("/")
 
     def is_dir(self, path: str) -> bool:
-        """Whether there is such a folder."""
+        """Return whether there is such a folder."""
         return path.startswith("/") and self.on_disk(path).is_dir()
 
     def is_file(self, path: str) -> bool:
-        """Whether there is such a file."""
+        """Return whether there is such a file."""
         return path.startswith("/") and self.on_disk(path).is_file()
 
     def names(self, folder: str, pattern: str = "") -> list[str]:
-        """Names in a folder that match the regular expression from start to end, sorted; none if it cannot be read."""
+        """Return the sorted names in a folder that fully match the regular expression; [] if it cannot be read."""
         try:
             found = sorted(entry.name for entry in self.on_disk(folder).iterdir())
         except OSError:
@@ -96,7 +96,7 @@ class Machine:
         return [name for name in found if not pattern or re.fullmatch(pattern, name)]
 
     def text(self, path: str) -> str:
-        """The text of a small file; empty when there is none."""
+        """Return the text of a small file; empty when there is none."""
         try:
             with self.on_disk(path).open("rb") as file:
                 return file.read(LARGEST_TEXT_BYTES).decode("utf-8", "replace")
@@ -104,16 +104,16 @@ class Machine:
             return ""
 
     def search(self, variable: str) -> list[str]:
-        """The folders of PATH, LD_LIBRARY_PATH or the like, in their order, empty entries left out."""
+        """Return the folders of PATH, LD_LIBRARY_PATH or the like, in their order, without empty entries."""
         return [entry for entry in self.environ.get(variable, "").split(os.pathsep) if entry]
 
     def programs(self, name: str) -> list[str]:
-        """Every program of that name on PATH; the first is the one that runs."""
+        """Return every program of that name on PATH; the first is the one that runs."""
         found = [f"{folder.rstrip('/')}/{name}" for folder in self.search("PATH")]
         return [path for path in dict.fromkeys(found) if self.is_file(path)]
 
     def package(self, name: str) -> str:
-        """Version of an installed distribution; empty when it is not installed."""
+        """Return the version of an installed distribution; empty when it is not installed."""
         return self.packages.get(name.lower().replace("_", "-"), "")
 
     @property
@@ -123,23 +123,23 @@ class Machine:
 
 
 def version_numbers(version: str) -> tuple[int, ...]:
-    """The leading numbers: `12.4.1` is (12, 4, 1), `2.6.0+cu124` is (2, 6, 0); empty when there are none."""
+    """Return the leading numbers: (12, 4, 1) of `12.4.1`, (2, 6, 0) of `2.6.0+cu124`; () when there are none."""
     match = re.match(r"\s*[vV]?(\d+(?:\.\d+)*)", version)
     return tuple(int(part) for part in match[1].split(".")) if match else ()
 
 
 def release(version: str) -> str:
-    """`12.4` of `12.4.131`; empty when there are not two numbers."""
+    """Return the first two numbers: `12.4` of `12.4.131`; empty when there are not two."""
     parts = version_numbers(version)
     return f"{parts[0]}.{parts[1]}" if len(parts) > 1 else ""
 
 
 def major(version: str) -> int | None:
-    """12 of `12.4`."""
+    """Return the first number: 12 of `12.4`; None when there is none."""
     return next(iter(version_numbers(version)), None)
 
 
 @functools.cache
 def version_table(name: str) -> dict[str, Any]:
-    """A table of `tables/` by the name of its file."""
+    """Read a table of `tables/` by the name of its file."""
     return tomllib.loads((TABLES / f"{name}.toml").read_text(encoding="utf-8"))

@@ -47,7 +47,7 @@ class NoNcclLogError(HypocenterError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Warned:
-    """One warning, and how often it came."""
+    """One warning of NCCL, and how often it came."""
 
     text: str
     where: str  # file and line of NCCL's source
@@ -58,7 +58,7 @@ class Warned:
 
 @dataclass(slots=True)
 class NcclLog:
-    """What a log says."""
+    """What a log of NCCL says."""
 
     versions: dict[str, set[str]] = field(default_factory=dict)  # version -> hosts
     interfaces: dict[str, set[str]] = field(default_factory=dict)  # host -> those that its processes set out from
@@ -73,7 +73,7 @@ class NcclLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explained:
-    """A message that is known."""
+    """A message of NCCL that our table explains."""
 
     name: str
     pattern: re.Pattern[str]
@@ -85,7 +85,7 @@ class Explained:
 
 
 def read(path: Path) -> NcclLog:
-    """A log file.
+    """Read a log file.
 
     Raises:
         NoNcclLogError: it cannot be read, or no line of it is NCCL's.
@@ -104,7 +104,7 @@ def read(path: Path) -> NcclLog:
 
 
 def parsed(lines: Iterable[str]) -> NcclLog:
-    """Everything that the lines say; lines of others are passed over."""
+    """Gather what NCCL's lines say; lines of others are passed over."""
     log = NcclLog()
     for line in lines:
         match = _LINE.search(line)
@@ -116,13 +116,13 @@ def parsed(lines: Iterable[str]) -> NcclLog:
 
 
 def checks_of(log: NcclLog) -> list[Check]:
-    """What it means: versions, the way the data goes, and each warning explained."""
+    """Return what the log means: versions, the way the data goes, and each warning explained."""
     return [*_versions(log), *_ways(log), *_warnings(log)]
 
 
 @cache
 def known(table: Path = TABLE) -> tuple[Explained, ...]:
-    """The table of messages, in its order: the first that fits counts."""
+    """Read the table of messages, in its order: the first that fits counts."""
     with table.open("rb") as file:
         entries = cast("dict[str, dict[str, Any]]", tomllib.load(file))
     return tuple(
@@ -135,7 +135,7 @@ def known(table: Path = TABLE) -> tuple[Explained, ...]:
 
 
 def explained(text: str) -> Explained | None:
-    """The entry of a warning; None when nobody knows it."""
+    """Return the table's entry for a warning; None when it has none."""
     return next((entry for entry in known() if entry.pattern.search(text)), None)
 
 

@@ -30,7 +30,7 @@ _FEW = 2  # ranks that are named rather than called the others
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """One row of the table."""
+    """One row of the table of settings."""
 
     name: str  # of a variable, or of a switch below torch.backends; `*` stands for any characters
     kind: Kind
@@ -44,23 +44,23 @@ class Setting:
     together: bool = False  # ranks that differ hang, or exchange wrong pieces
 
     def alarms_at(self, value: str) -> bool:
-        """Whether the value deserves a warning."""
+        """Return whether the value deserves a warning."""
         return any(fnmatchcase(value.strip().lower(), alarm.lower()) for alarm in self.alarms)
 
 
 @functools.cache
 def settings() -> tuple[Setting, ...]:
-    """All rows, in the order of the table."""
+    """Return all rows, in the order of the table."""
     return msgspec.convert(tuple(version_table("settings")["setting"]), type=tuple[Setting, ...])
 
 
 def described(name: str, kind: Kind) -> Setting | None:
-    """The first row that fits a name."""
+    """Return the first row that fits a name; None when none does."""
     return next((row for row in settings() if row.kind == kind and fnmatchcase(name, row.name)), None)
 
 
 def snapshot(environ: Mapping[str, str] | None = None, facts: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What one rank has set, as plain data.
+    """Return what one rank has set, as plain data.
 
     Args:
         environ: its environment; `os.environ` when None.
@@ -80,7 +80,7 @@ _VERSIONS = {"torch": "version", "CUDA": "cuda", "cuDNN": "cudnn", "NCCL": "nccl
 
 
 def examine_settings(machine: Machine) -> Iterator[Check]:
-    """A check for each variable that is set and changes numbers, one for torch's switches, one for the rest."""
+    """Yield a check for each variable that is set and changes numbers, one for torch's switches, one for the rest."""
     taken = snapshot(machine.environ, machine.torch)
     rest: list[str] = []
     for name, value in taken["variables"].items():
@@ -96,7 +96,7 @@ def examine_settings(machine: Machine) -> Iterator[Check]:
 
 
 def compare(snapshots: Mapping[int, Mapping[str, Any]]) -> Iterator[Check]:
-    """What differs between ranks, each with the ranks that stand alone; one check that all is equal if it is.
+    """Yield what differs between ranks, each with the ranks that stand alone; else one check that all is equal.
 
     Args:
         snapshots: by rank, as `snapshot` makes them. A rank without switches or versions was not asked for them.
@@ -129,7 +129,7 @@ def compare(snapshots: Mapping[int, Mapping[str, Any]]) -> Iterator[Check]:
 
 
 def manuals() -> dict[str, Manual]:
-    """A page for each row, by code (`setting.NCCL_ALGO`), and for what is said of several together."""
+    """Return a page for each row, by code (`setting.NCCL_ALGO`), and for what is said of several together."""
     of_several = {"setting.torch-switches": _of_switches, "setting.equal-on-every-rank": _difference}
     pages = {code: parse(function.__doc__) for code, function in of_several.items()}
     return {**pages, **{f"setting.{row.name}": _page(row) for row in settings()}}
@@ -261,7 +261,7 @@ def _page(row: Setting) -> Manual:
 
 
 def _capital(row: Setting) -> str:
-    """The sentence with a capital, unless it begins with a value."""
+    """Return the sentence with a capital, unless it begins with a value."""
     is_value = row.changes.partition(" ")[0].strip(",") in (*row.aligning, *row.alarms)
     return row.changes if is_value else f"{row.changes[:1].upper()}{row.changes[1:]}"
 

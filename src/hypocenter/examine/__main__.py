@@ -27,7 +27,7 @@ _LOG_BYTES = 1 << 24
 
 
 def main() -> None:
-    """Read the request, do it, leave."""
+    """Read the request, do it, and end the process."""
     started = time.monotonic()
     _end_with_parent()
     faulthandler.enable()  # where it was when a library crashes
@@ -110,7 +110,7 @@ def _with_others(request: Request, speaker: Speaker, inbox: Inbox, started: floa
 def _examined(
     request: Request, speaker: Speaker, meeting: Any, here: Any, roster: dict[str, Any], soft_deadline: float
 ) -> dict[str, Any]:
-    """This rank's report, complete or as far as it came by the deadline."""
+    """Return this rank's report, complete or as far as it came by the deadline."""
     from hypocenter.examine.rank import Work
 
     if request.died:
@@ -132,7 +132,7 @@ def _examined(
 
 
 def _gathered(request: Request, meeting: Any, roster: dict[str, Any], deadline: float) -> dict[str, Any]:
-    """All reports that come, and what is known of the ranks that sent none."""
+    """Return all reports that come, and what is known of the ranks that sent none."""
     reports: dict[int, Any] = {}
     open_ranks = list(roster["ranks"])
     while open_ranks and time.monotonic() < deadline:
@@ -154,7 +154,7 @@ def _gathered(request: Request, meeting: Any, roster: dict[str, Any], deadline: 
 
 
 def _hear(request: Request, speaker: Speaker, meeting: Any, deadline: float) -> None:
-    """Wait for what the leading rank makes of it, and until it has said so."""
+    """Wait for the leading rank's verdict, and until that rank has spoken."""
     from hypocenter.examine.meeting import Meeting
 
     try:
@@ -177,7 +177,7 @@ def _listening(rank: int, address: str) -> Any:
 
 
 def _nccl_lines() -> list[str]:
-    """NCCL's own lines of what this process has printed: the warnings, and the first of the rest.
+    """Return NCCL's own lines of what this process has printed: the warnings, and the first of the rest.
 
     The doctor has made stdout a file, which can be read where it was written.
     """
@@ -192,7 +192,7 @@ def _nccl_lines() -> list[str]:
 
 
 class Inbox(threading.Thread):
-    """What the doctor says after the request. When it says nothing any more, it is gone: then so are we, soon."""
+    """Receives what the doctor says after the request. When the doctor is gone, this process ends soon, too."""
 
     def __init__(self) -> None:
         super().__init__(name="hypocenter-inbox", daemon=True)
@@ -201,7 +201,7 @@ class Inbox(threading.Thread):
         self.closed = threading.Event()
 
     def run(self) -> None:
-        """Read until the other end is closed."""
+        """Read messages until the other end is closed, then end the process."""
         import json
 
         for line in sys.stdin:
@@ -215,7 +215,7 @@ class Inbox(threading.Thread):
         os._exit(0)
 
     def wait(self, name: str, deadline: float) -> Any:
-        """A message; None when it does not come."""
+        """Return a message; None when it does not come by the deadline."""
         with self._changed:
             while name not in self._messages and not self.closed.is_set() and time.monotonic() < deadline:
                 self._changed.wait(max(0.01, deadline - time.monotonic()))
@@ -223,7 +223,7 @@ class Inbox(threading.Thread):
 
 
 def _end_with_parent() -> None:
-    """Linux: SIGKILL when the process that started us ends, even if all our threads hang."""
+    """Have Linux kill this process when the one that started it ends, even if all our threads hang."""
     with contextlib.suppress(OSError, AttributeError):
         pr_set_pdeathsig = 1  # linux/prctl.h
         ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)

@@ -51,7 +51,7 @@ class Test:
 
 
 def examine(device: Device, at: Callable[[str], None], out: dict[str, Any], budget_s: float) -> None:
-    """Run all tests for about `budget_s`; `out` gets "tests", "matmul_ms", and "group": equal ones give equal bits."""
+    """Run all tests for about `budget_s`; fill `out`: "tests", "matmul_ms", and "group" (equal ones: equal bits)."""
     deadline = time.monotonic() + budget_s
     out.update(device=device.name, kind=device.kind, group=_group(device), tests=[], skipped=[])
     with _precise():
@@ -73,7 +73,7 @@ def examine(device: Device, at: Callable[[str], None], out: dict[str, Any], budg
 
 
 def tests(device: Device) -> Iterator[Test]:
-    """All tests; the inputs are the same on every rank."""
+    """Yield all tests; the inputs are the same on every rank."""
     formats = [torch.float32, torch.bfloat16, torch.float16]
     for dtype in formats:
         m, k = (2048, 4096) if device.kind == "cuda" else (128, 512)
@@ -88,7 +88,7 @@ def tests(device: Device) -> Iterator[Test]:
 
 
 def judged(test: Test, result: torch.Tensor) -> dict[str, Any]:
-    """A result against what is right: {"name", "dtype", "n_wrong", "n", "worst" (of the bound), "first", "digest"}."""
+    """Compare a result: {"name", "dtype", "n_wrong", "n", "worst" (as a share of the bound), "first", "digest"}."""
     got = result.double()
     error = (got - test.right).abs()
     if test.bound is None:
@@ -112,7 +112,7 @@ def judged(test: Test, result: torch.Tensor) -> dict[str, Any]:
 
 
 def digest(tensor: torch.Tensor) -> str:
-    """Of its bytes."""
+    """Return a digest of the tensor's bytes."""
     return hashlib.blake2b(tensor.contiguous().view(torch.uint8).numpy().tobytes(), digest_size=8).hexdigest()
 
 
@@ -122,7 +122,7 @@ def _repeat(
     at: Callable[[str], None],
     deadline: float,
 ) -> None:
-    """Again and again: every bit must come out as the first time."""
+    """Run the tests again and again: every bit must come out as the first time."""
     at("computing the same again")
     for n_done in range(_MAX_REPEATS):
         if n_done >= _MIN_REPEATS - 1 and time.monotonic() > deadline:
@@ -135,7 +135,7 @@ def _repeat(
 
 
 def _integers(dtype: torch.dtype, m: int, k: int, where: torch.device) -> Test:
-    """Whole numbers: every product and every partial sum is exact in float32, and the end is rounded once."""
+    """Return a test of whole numbers: all products and partial sums are exact in float32, rounded once at the end."""
     draw = torch.Generator().manual_seed(1)
     a, b = (torch.randint(-15, 16, shape, generator=draw).double() for shape in ((m, k), (k, m)))  # 225 k < 2**24
     right = (a.to(where) @ b.to(where)).cpu().to(dtype).double()
@@ -185,7 +185,7 @@ def _mm(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 def _timed(device: Device, at: Callable[[str], None]) -> tuple[list[float], list[float]]:
-    """How long this rank by itself takes for a product, and how much of that it waited for a core."""
+    """Return how long this rank alone takes for a product (ms), and for how much of that it waited for a core."""
     at("computing a timed matmul")
     size = 384 if device.is_cpu else 4096
     a = torch.ones(size, size, device=device.torch)
@@ -201,7 +201,7 @@ def _timed(device: Device, at: Callable[[str], None]) -> tuple[list[float], list
 
 
 def _group(device: Device) -> str:
-    """Ranks with the same text must compute the same bits."""
+    """Return a text: ranks with the same text must compute the same bits."""
     known = versions()
     return (
         f"{device.name}, torch {known['torch']}, {torch.get_num_threads() if device.is_cpu else known.get('cuda', '')}"
@@ -210,7 +210,7 @@ def _group(device: Device) -> str:
 
 @contextmanager
 def _precise() -> Generator[None, None, None]:
-    """float32 as float32 (no TF32), and no partial sums in half precision: what the bounds are made for."""
+    """Compute float32 as float32 (no TF32), without partial sums in half precision: the bounds are made for that."""
     matmul = torch.backends.cuda.matmul
     was = torch.get_float32_matmul_precision(), matmul.allow_bf16_reduced_precision_reduction
     was_half = matmul.allow_fp16_reduced_precision_reduction
@@ -225,24 +225,24 @@ def _precise() -> Generator[None, None, None]:
 
 
 def gamma(k: int, unit: float) -> float:
-    """Relative error of k roundings."""
+    """Return the relative error of k roundings."""
     return k * unit / (1.0 - k * unit)
 
 
 def product_bound(a: torch.Tensor, b: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """For a @ b, added up in float32 (float64 in float64), rounded to `dtype` once. All float64."""
+    """Bound the error of a @ b, added up in float32 (float64 in float64), rounded to `dtype` once."""
     adds_in = torch.float64 if dtype == torch.float64 else torch.float32
     added = gamma(a.shape[1] + 2, _TRUNCATES * UNIT[adds_in]) * (a.abs() @ b.abs())
     return added + UNIT[dtype] * (exact.abs() + added) + _LEAST_NORMAL[dtype] * UNIT[dtype]
 
 
 def sum_bound(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """For the sum of the rows of x (float64)."""
+    """Bound the error of the sum of each row of x (float64)."""
     return gamma(x.shape[-1] - 1, UNIT[dtype]) * x.abs().sum(-1)
 
 
 def softmax_bound(x: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """For softmax over the last dimension with the largest value subtracted.
+    """Bound the error of softmax over the last dimension with the largest value subtracted.
 
     Blanchard, Higham, Higham, Accurately computing the log-sum-exp and softmax functions (IMA Journal of
     Numerical Analysis 41, 2021): the relative error grows with the number of addends and with how far a value
@@ -255,7 +255,7 @@ def softmax_bound(x: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> t
 
 
 def layernorm_bound(x: torch.Tensor, exact: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """For (x - mean) / sqrt(variance + eps): first order in gamma, doubled for what is left out."""
+    """Bound the error of (x - mean) / sqrt(variance + eps): first order in gamma, doubled for the rest."""
     n = x.shape[-1]
     g = gamma(n + 8, UNIT[dtype])
     spread = x.var(-1, unbiased=False, keepdim=True)

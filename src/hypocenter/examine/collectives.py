@@ -33,7 +33,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Case:
-    """One collective, one format, one size."""
+    """One collective in one format and one size."""
 
     op: str
     dtype: torch.dtype
@@ -41,19 +41,19 @@ class Case:
 
     @property
     def named(self) -> dict[str, Any]:
-        """As data."""
+        """Operation, format and size, as data."""
         return {"op": self.op, "dtype": patterns.NAMES[self.dtype], "n_elements": self.n_elements}
 
 
 def cases(device: Device, n_ranks: int) -> list[Case]:
-    """All that are run: one number, an odd count, and one of many packets."""
+    """Return all cases that are run: one number, an odd count, and one of many packets."""
     largest = min(131_072 if device.is_cpu else 1 << 20, max(1031, (1 << 24) // n_ranks))
     sizes = {op: (1, 1031, largest if op == "all-reduce" else max(1, largest // n_ranks)) for op in OPS}
     return [Case(op=op, dtype=dtype, n_elements=n) for op in OPS for dtype in patterns.EXACT for n in sizes[op]]
 
 
 def launch(case: Case, group: Group, mine: torch.Tensor) -> tuple[Any, torch.Tensor]:
-    """Start it: the work, and the tensor in which the result will be."""
+    """Start the collective; return its work, and the tensor in which the result will be."""
     pg, n = group.process_group, case.n_elements
     if case.op == "all-reduce":
         result = mine.clone()
@@ -69,12 +69,12 @@ def launch(case: Case, group: Group, mine: torch.Tensor) -> tuple[Any, torch.Ten
 
 
 def _named(new: str, old: str) -> Any:
-    """A function of torch.distributed that has another name since torch 2.13."""
+    """Return a function of torch.distributed that has a new name since torch 2.13."""
     return getattr(dist, new, None) or getattr(dist, old)
 
 
 def done(work: Any, group: Group) -> None:
-    """Wait for a work.
+    """Wait until a work is done.
 
     Raises:
         Stuck: it did not end (accelerators); RuntimeError of the backend: it did not end, or the other side is gone.
@@ -88,13 +88,13 @@ def done(work: Any, group: Group) -> None:
 
 
 def put_in(case: Case, group: Group) -> torch.Tensor:
-    """What this rank contributes, int64 on the CPU."""
+    """Return what this rank contributes, int64 on the CPU."""
     n = case.n_elements * (group.size if case.op in ("reduce-scatter", "all-to-all") else 1)
     return patterns.contribution(group.rank, group.size, n, case.dtype)
 
 
 def expected(case: Case, group: Group) -> torch.Tensor:
-    """What must come out here, int64 on the CPU."""
+    """Return what must come out on this rank, int64 on the CPU."""
     n, rank, size = case.n_elements, group.rank, group.size
     own_part = rank * n
     if case.op == "all-reduce":
@@ -107,7 +107,7 @@ def expected(case: Case, group: Group) -> torch.Tensor:
 
 
 def run_case(case: Case, group: Group, at: Callable[[str], None]) -> dict[str, Any] | None:
-    """Do it once; None when the result is right, else what is wrong with it."""
+    """Run a case once; return None when the result is right, else what is wrong with it."""
     mine = put_in(case, group).to(case.dtype)
     there = mine.to(group.device.torch)
     name = f"{case.op} of {case.n_elements} {patterns.NAMES[case.dtype]}"
@@ -122,7 +122,7 @@ def run_case(case: Case, group: Group, at: Callable[[str], None]) -> dict[str, A
 def compare(
     result: torch.Tensor, case: Case, group: Group, *, was: torch.Tensor, is_now: torch.Tensor
 ) -> dict[str, Any] | None:
-    """What is wrong with a result, or with what was put in; None for nothing."""
+    """Return what is wrong with a result, or with what was put in; None when nothing is."""
     right = expected(case, group).to(case.dtype)
     input_ok = torch.equal(was, is_now)
     if torch.equal(result, right) and input_ok:
@@ -141,7 +141,7 @@ def compare(
 
 
 def examine(group: Group, at: Callable[[str], None], out: dict[str, Any], go: Callable[[str], bool]) -> None:
-    """All cases, each told of in `out`: {op: {"n_cases", "n_wrong", "dtypes", "wrong": [...], "skipped", "error"}}.
+    """Run all cases; fill `out`: {op: {"n_cases", "n_wrong", "dtypes", "wrong": [...], "skipped", "error"}}.
 
     Raises:
         Stuck, RuntimeError: the group is of no use any more; the error is in `out` too.
@@ -169,7 +169,7 @@ def examine(group: Group, at: Callable[[str], None], out: dict[str, Any], go: Ca
 
 
 def again(group: Group, at: Callable[[str], None], op: str) -> dict[str, Any]:
-    """A collective that was wrong somewhere, some more times, on all ranks: does it come again?"""
+    """Repeat a collective that was wrong somewhere some more times, on all ranks, to see whether it recurs."""
     case = Case(op=op, dtype=torch.float32, n_elements=1031)
     wrong = [run_case(case, group, at) is not None for _ in range(_REPEATS_WHEN_WRONG)]
     return {**case.named, "n_repeats": len(wrong), "n_wrong": sum(wrong)}
@@ -178,7 +178,7 @@ def again(group: Group, at: Callable[[str], None], op: str) -> dict[str, Any]:
 def in_small_groups(
     rank: int, n_ranks: int, group: Group, op: str, at: Callable[[str], None], make: Callable[[list[int]], Any]
 ) -> list[dict[str, Any]]:
-    """The same in overlapping groups of neighbours: who is wrong in all of its groups, while its neighbours are not?"""
+    """Repeat it in overlapping groups of neighbours, to see who is wrong in all of its groups."""
     found: list[dict[str, Any]] = []
     for members in overlapping(n_ranks):
         process_group = make(members)  # every rank of the job has to make it
@@ -194,7 +194,7 @@ def in_small_groups(
 
 
 def overlapping(n_ranks: int) -> list[list[int]]:
-    """Groups of neighbours, each rank in two: pairs, or larger ones so that there are at most 64 groups."""
+    """Return groups of neighbours, each rank in two: pairs, or larger groups so that there are at most 64."""
     if n_ranks < 3:
         return []
     half = max(1, -(-n_ranks // 64))

@@ -20,7 +20,7 @@ def main() -> None:
 
 
 def facts() -> dict[str, Any]:
-    """`{"status": "imported", "version", "accelerator", "ops": {name: {"built", "compatible", "variable", "why"}}}`."""
+    """Return `{"status": "imported", "version", "accelerator", "ops": {name: {"built", "compatible", ...}}}`."""
     try:
         import deepspeed  # type: ignore[import-not-found, unused-ignore]
         from deepspeed.accelerator import get_accelerator  # type: ignore[import-not-found, unused-ignore]

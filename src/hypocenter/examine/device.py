@@ -19,7 +19,7 @@ _POLL_S = 0.0002
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """Where a rank computes."""
+    """The device on which a rank computes."""
 
     kind: str  # "cpu", "cuda", "npu"
     index: int
@@ -29,12 +29,12 @@ class Device:
 
     @property
     def torch(self) -> torch.device:
-        """As torch names it."""
+        """The device as torch names it."""
         return torch.device(self.kind) if self.kind == "cpu" else torch.device(self.kind, self.index)
 
     @property
     def is_cpu(self) -> bool:
-        """Whether work is done when a call returns."""
+        """Whether it is the CPU, where work is done when a call returns."""
         return self.kind == "cpu"
 
     def use(self) -> None:
@@ -43,7 +43,7 @@ class Device:
             getattr(torch, self.kind).set_device(self.index)
 
     def finish(self, deadline: float) -> None:
-        """Wait for what was started on it.
+        """Wait for everything that was started on the device.
 
         Raises:
             Stuck: it is not done by `deadline` (time.monotonic).
@@ -59,7 +59,7 @@ class Device:
 
 
 def own_device(local_rank: int) -> Device:
-    """The device that `local_rank` of this machine computes on: torchrun's convention, one device a rank."""
+    """Return the device that `local_rank` of this machine computes on: as with torchrun, one device per rank."""
     kind = _kind()
     if kind == "cpu":
         return Device(kind="cpu", index=0, name=_cpu_name(), serial="", backend="gloo")
@@ -72,13 +72,13 @@ def own_device(local_rank: int) -> Device:
 
 
 def n_devices() -> int:
-    """How many accelerators this process sees."""
+    """Return how many accelerators this process sees."""
     kind = _kind()
     return 0 if kind == "cpu" else int(getattr(torch, kind).device_count())
 
 
 def memory(device: Device) -> dict[str, Any]:
-    """One small allocation, written and read back: {} when that is well, else {"error": ...}."""
+    """Write and read back one small allocation: {} when that is well, else {"error": ...}."""
     try:
         there = torch.arange(1024, dtype=torch.float32).to(device.torch)
         if float((there * 2).sum().cpu()) != 1024.0 * 1023.0:
@@ -89,7 +89,7 @@ def memory(device: Device) -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """What has to be equal on all ranks for them to understand each other."""
+    """Return versions that must be equal on all ranks for them to understand each other."""
     known = {"python": platform.python_version(), "torch": str(torch.__version__)}
     if torch.version.cuda:
         known["cuda"] = str(torch.version.cuda)
@@ -138,11 +138,11 @@ def _cpu_name() -> str:
 
 
 class Stuck(Exception):
-    """Something did not end in its time."""
+    """Something that did not end in its time."""
 
 
 def kind_of(error: BaseException) -> str:
-    """`timeout` (nobody answered), `closed` (the other side ended it: a consequence), or `error`."""
+    """Return `timeout` (nobody answered), `closed` (the other side ended it: a consequence), or `error`."""
     text = str(error).lower()
     if isinstance(error, Stuck) or "timed out" in text or "timeout" in text:
         return "timeout"
@@ -152,7 +152,7 @@ def kind_of(error: BaseException) -> str:
 
 
 def brief(error: BaseException) -> str:
-    """The first line of what it says, without the stack that C++ adds."""
+    """Return the first line of an error's text, without the stack that C++ adds."""
     text = str(error).strip().split("\n")[0].split("Exception raised from")[0].split(". This is typically")[0]
     text = re.sub(r"\[\S+\.(cc|cpp|h):\d+\] ", "", text).strip()
     return f"{type(error).__name__}: {text}"[:300] if text else type(error).__name__

@@ -35,7 +35,7 @@ _BYTES_ON_CPU, _BYTES_ON_DEVICE = 1 << 20, 1 << 24
 
 
 def peers(rank: int, n_ranks: int) -> list[int]:
-    """The ranks that `rank` talks with: all up to 64 ranks, else those at the distances 1, 2, 4, ... on both sides."""
+    """Return the ranks that `rank` talks with: all up to 64 ranks, else those 1, 2, 4, ... away on both sides."""
     if n_ranks <= ALL_PAIRS:
         return [r for r in range(n_ranks) if r != rank]
     steps = [1 << k for k in range(n_ranks.bit_length()) if 1 << k < n_ranks]
@@ -43,7 +43,7 @@ def peers(rank: int, n_ranks: int) -> list[int]:
 
 
 def own_address(store_host: str, store_port: int, environ: Mapping[str, str] = os.environ) -> str:
-    """The address of this host on the network that the ranks use."""
+    """Return the address of this host on the network that the ranks use."""
     for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "HCCL_SOCKET_IFNAME"):
         wanted = environ.get(name, "").lstrip("=").split(",")[0].split(":")[0]
         if wanted and not wanted.startswith("^"):
@@ -58,7 +58,7 @@ def own_address(store_host: str, store_port: int, environ: Mapping[str, str] = o
 
 
 def _route_to(host: str, port: int) -> str:
-    """The own address on the way there. Nothing is sent: a connected UDP socket only picks the route."""
+    """Return our address on the way there; nothing is sent, a connected UDP socket only picks the route."""
     with contextlib.suppress(OSError):
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind, protocol) as probe:
@@ -68,7 +68,7 @@ def _route_to(host: str, port: int) -> str:
 
 
 def name_resolves_to() -> str:
-    """What this host's own name means to itself: gloo listens there when no interface is given."""
+    """Return the address of this host's own name: gloo listens there when no interface is given."""
     try:
         return str(socket.getaddrinfo(socket.gethostname(), None)[0][4][0])
     except OSError as error:
@@ -76,7 +76,7 @@ def name_resolves_to() -> str:
 
 
 class Listener:
-    """Answers those that connect, until it is closed."""
+    """A socket that answers those who connect, until it is closed."""
 
     def __init__(self, rank: int, address: str) -> None:
         self._rank = rank
@@ -99,7 +99,7 @@ class Listener:
 
 
 def call(rank: int, facts: Mapping[int, Mapping[str, Any]], deadline: float) -> dict[str, dict[str, Any]]:
-    """Connect to each peer: {rank: {"ms": ...} or {"error": ...}}."""
+    """Connect to each peer and return the times: {rank: {"ms": ...} or {"error": ...}}."""
     order = sorted(facts)
     mine = order.index(rank)
     theirs = [order[p] for p in peers(mine, len(order))]
@@ -135,7 +135,7 @@ def _read(line: socket.socket) -> bytes:
 
 
 def _address_of(interface: str) -> str:
-    """IPv4 address of an interface whose name begins with that, as NCCL takes it; empty when there is none."""
+    """Return the IPv4 address of an interface whose name begins so, as NCCL takes it; empty without one."""
     try:
         import fcntl
 
@@ -152,7 +152,7 @@ def _address_of(interface: str) -> str:
 
 
 def rounds(rank: int, n_ranks: int) -> Iterator[int]:
-    """The partner of `rank` in each round; rounds without one are left out, in the same order on all ranks."""
+    """Yield the partner of `rank` in each round (rounds without one are left out), in one order for all ranks."""
     if n_ranks <= ALL_PAIRS:
         places = n_ranks + n_ranks % 2
         for turn in range(places - 1):
@@ -173,7 +173,7 @@ def rounds(rank: int, n_ranks: int) -> Iterator[int]:
 def examine(
     group: Group, ranks: list[int], at: Callable[[str], None], out: dict[str, Any], go: Callable[[str], bool]
 ) -> None:
-    """Talk with each partner: {rank: {"n_wrong", "gib_s"} or {"error", "text"}}. A second call adds to the first.
+    """Exchange data with each partner: {rank: {"n_wrong", "gib_s"} or {"error", "text"}}. A second call adds.
 
     Raises:
         Stuck, RuntimeError: the first that fails. A backend that has failed once fails the others too, which is no

@@ -26,7 +26,7 @@ class NoStore(Exception):
 
 
 class Meeting:
-    """A connection to the store, with our keys."""
+    """A connection to the store where the ranks meet, with our keys."""
 
     def __init__(self, request: Request, within_s: float) -> None:
         self._request = request
@@ -34,7 +34,7 @@ class Meeting:
         self._prefix = f"hypocenter-doctor/{request.key}"
 
     def again(self, within_s: float) -> Meeting:
-        """Another connection, for another thread."""
+        """Return another connection, for another thread."""
         other = object.__new__(Meeting)
         other._request, other._prefix = self._request, self._prefix
         other._store = dist.TCPStore(
@@ -44,36 +44,36 @@ class Meeting:
         return other
 
     def group_store(self) -> Any:
-        """For a process group: its keys below ours."""
+        """Return a store for a process group, with its keys below ours."""
         return dist.PrefixStore(f"{self._prefix}/group", self._store)
 
     def put(self, name: str, value: Any) -> None:
-        """Say something."""
+        """Publish a value under a name."""
         self._store.set(f"{self._prefix}/{name}", json.dumps(value))
 
     def has(self, name: str) -> bool:
-        """Whether somebody has said it."""
+        """Return whether some rank has published this name."""
         return bool(self._store.check([f"{self._prefix}/{name}"]))
 
     def get(self, name: str) -> Any:
-        """What was said; None when nobody has."""
+        """Return the value of a name; None when nobody has published it."""
         return json.loads(self._store.get(f"{self._prefix}/{name}")) if self.has(name) else None
 
     def claim(self, name: str, value: Any) -> Any:
-        """Say it unless somebody else has; what counts now."""
+        """Publish a value unless another rank has; return the value that counts now."""
         return json.loads(self._store.compare_set(f"{self._prefix}/{name}", "", json.dumps(value)))
 
     def count(self, name: str, by: int = 1) -> int:
-        """Add to a number that all see; 0 reads it."""
+        """Add to a number that all ranks see, and return it; 0 only reads it."""
         return int(self._store.add(f"{self._prefix}/{name}", by))
 
     def wait(self, name: str, deadline: float) -> Any:
-        """What somebody says before `deadline`; None when nobody does."""
+        """Return the value of a name once it is published; None when nobody does so before `deadline`."""
         return self.until(lambda: self.get(name), deadline)
 
     @staticmethod
     def until(look: Callable[[], Any], deadline: float) -> Any:
-        """Look again and again; the first answer that is something."""
+        """Look again and again until `deadline`; return the first answer that is not None."""
         while True:
             answer = look()
             if answer is not None or time.monotonic() >= deadline:
@@ -81,7 +81,7 @@ class Meeting:
             time.sleep(POLL_S)
 
     def vote(self, name: str, mine: int, n_ranks: int, deadline: float) -> int | None:
-        """The sum of what all say; None when not all have spoken by `deadline`."""
+        """Return the sum of what all ranks say; None when not all have spoken by `deadline`."""
         self.count(f"{name}/sum", mine)
         self.count(f"{name}/votes")
         all_in = self.until(lambda: True if self.count(f"{name}/votes", 0) >= n_ranks else None, deadline)

@@ -23,7 +23,7 @@ BUS_FACTOR = {  # bytes on the busiest wire for each byte of the result, n ranks
 
 
 def core_wait_ms() -> float | None:
-    """How long this thread has waited for a core so far: on a loaded machine that is no fault of the rank.
+    """Return how long (ms) this thread has waited for a core so far: on a loaded machine no fault of the rank.
 
     Linux only (/proc/PID/schedstat, second field, nanoseconds); None elsewhere.
     """
@@ -55,7 +55,7 @@ def examine(group: Group, at: Callable[[str], None], out: dict[str, Any], go: Ca
 
 
 def barrier(group: Group, at: Callable[[str], None], out: dict[str, Any]) -> None:
-    """Barriers, and how long they take: {"us": the median, "n": how many}."""
+    """Run some barriers and time them: {"us": the median, "n": how many}."""
     taken: list[float] = []
     for _ in range(10):
         at("waiting in a barrier")

@@ -20,7 +20,7 @@ _WIDEST = 2**40  # of a single number: leaves room in int64 for the sum over 2**
 def contribution(
     rank: int, n_ranks: int, n_elements: int, dtype: torch.dtype, salt: int = 0, *, start: int = 0
 ) -> torch.Tensor:
-    """What `rank` puts in from element `start` on: int64 on the CPU, each exact in `dtype`, and so are all sums."""
+    """Return what `rank` puts in from element `start` on: int64 on the CPU, exact in `dtype`, as are all sums."""
     index = torch.arange(start, start + n_elements, dtype=torch.int64)
     every = -(-n_ranks // EXACT[dtype])  # 1, but for very many ranks
     widest = min(EXACT[dtype] // (-(-n_ranks // every)), _WIDEST)
@@ -29,7 +29,7 @@ def contribution(
 
 
 def total(n_ranks: int, n_elements: int, dtype: torch.dtype, *, start: int = 0) -> torch.Tensor:
-    """The sum over all ranks from element `start` on, int64."""
+    """Return the sum over all ranks from element `start` on, int64."""
     sums = torch.zeros(n_elements, dtype=torch.int64)
     for rank in range(n_ranks):
         sums += contribution(rank, n_ranks, n_elements, dtype, start=start)
@@ -37,7 +37,7 @@ def total(n_ranks: int, n_elements: int, dtype: torch.dtype, *, start: int = 0) 
 
 
 def whose(error: torch.Tensor, n_ranks: int, dtype: torch.dtype) -> tuple[int, float] | None:
-    """The rank whose contribution, times a factor, is this error of the sum: -1 is left out, 1 is counted twice."""
+    """Return the rank whose contribution times a factor is this error of the sum; -1: left out, 1: counted twice."""
     if error.numel() < 16 or not bool(torch.isfinite(error).all()):  # with a few numbers anything fits
         return None
     for rank in range(n_ranks):
@@ -52,7 +52,7 @@ def whose(error: torch.Tensor, n_ranks: int, dtype: torch.dtype) -> tuple[int, f
 
 
 def _mixed(x: torch.Tensor) -> torch.Tensor:
-    """Numbers from 0 that look random: shifts and products as MurmurHash3 ends; int64 wraps around."""
+    """Return non-negative numbers that look random: shifts and products as MurmurHash3 ends; int64 wraps around."""
     x = x & 0x3FFFFFFFFFFFFFFF
     for factor in (0x7F4A7C15, 0x1CE4E5B9):
         x = ((x ^ (x >> 29)) * factor) & 0x3FFFFFFFFFFFFFFF

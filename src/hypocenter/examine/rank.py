@@ -53,18 +53,18 @@ class Work(threading.Thread):
 
     @property
     def still_s(self) -> float:
-        """For how long it has been doing the same."""
+        """The seconds for which it has been doing the same."""
         return time.monotonic() - self._since
 
     def report(self) -> dict[str, Any]:
-        """What is known by now."""
+        """Return what is known by now."""
         return {
             **self._found, "rank": self._request.rank, "at": self._at, "at_s": self.still_s,
             "device": asdict(self._device), **self._request.carried,
         }  # fmt: skip
 
     def run(self) -> None:
-        """All of it; what goes wrong is a finding."""
+        """Do all examinations; what goes wrong is a finding."""
         self._phase("device", self._device.use)
         own = {
             "arithmetic": lambda: arithmetic.examine(
@@ -108,7 +108,7 @@ class Work(threading.Thread):
         links.examine(group, ranks, self._doing, self._found["pairs"], self._go)  # a link that is slow is so again
 
     def _trace(self, group: Group) -> None:
-        """What was wrong anywhere is done again by all: does it come again, and whose fault is it?"""
+        """Repeat on all ranks what was wrong anywhere, to see whether it recurs and whose fault it is."""
         ranks: list[int] = self._roster["ranks"]
         for op in collectives.OPS:
             n_wrong = self._found["collectives"].get(op, {}).get("n_wrong", 0)
@@ -134,12 +134,12 @@ class Work(threading.Thread):
         self._at, self._since = what, time.monotonic()
 
     def _go(self, what: str) -> bool:
-        """Whether there is time for it: the first rank that asks decides for all."""
+        """Return whether there is time for it: the first rank that asks decides for all."""
         return bool(self._meeting.claim(f"go/{what}", int(time.monotonic() < self._deadline - 0.5)))
 
 
 def facts(request: Request, device: Device, listener: links.Listener | None, address: str) -> dict[str, Any]:
-    """What the others have to know of this rank, before anything is tried."""
+    """Return what the others have to know of this rank, before anything is tried."""
     import platform
 
     return {
@@ -150,7 +150,7 @@ def facts(request: Request, device: Device, listener: links.Listener | None, add
 
 
 def backend_for(facts_of: dict[str, dict[str, Any]]) -> tuple[str, str]:
-    """(backend for all, why not that of the devices): NCCL refuses two ranks on one device."""
+    """Return (backend for all, why not that of the devices): NCCL refuses two ranks on one device."""
     devices = [known["device"] for known in facts_of.values()]
     wanted = {each["backend"] for each in devices}
     serials = [each["serial"] for each in devices if each["serial"]]
@@ -168,7 +168,7 @@ def _on_cpu(device: Device) -> Device:
 
 
 def quiet() -> None:
-    """One thread where the launcher has said so; warnings of libraries are no findings."""
+    """Use one thread where the launcher says so, and hide warnings of libraries: they are no findings."""
     import warnings
 
     warnings.simplefilter("ignore")

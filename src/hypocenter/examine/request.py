@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """One line of JSON on stdin. Times are seconds from the start of the child."""
+    """A request of the doctor: one line of JSON on stdin. Times are seconds from the start of the child."""
 
     speak_fd: int  # where the answers go
     timeout_s: float
@@ -29,18 +29,18 @@ class Request:
 
     @staticmethod
     def of(line: str) -> Request:
-        """The request in a line."""
+        """Read the request from a line."""
         return Request(**json.loads(line))
 
 
 class Speaker:
-    """Lines to the doctor. Each is written whole; when nobody listens any more, they are dropped."""
+    """Writes lines to the doctor, each as a whole; when nobody listens any more, they are dropped."""
 
     def __init__(self, fd: int) -> None:
         self._fd, self._lock = fd, threading.Lock()
 
     def say(self, kind: str, **data: Any) -> None:
-        """One message."""
+        """Send one message."""
         line = (json.dumps({"kind": kind, **data}) + "\n").encode()
         with self._lock:
             try:

@@ -34,7 +34,7 @@ def main() -> None:
 
 
 def facts(*, with_devices: bool = True) -> dict[str, Any]:
-    """`{"status": "imported", ...}`, or `missing` or `failed` with the error."""
+    """Return `{"status": "imported", ...}`, or status `missing` or `failed` with the error."""
     try:
         importlib.import_module("torch")
     except ModuleNotFoundError as error:
@@ -46,7 +46,7 @@ def facts(*, with_devices: bool = True) -> dict[str, Any]:
 
 
 def settled() -> dict[str, Any]:
-    """Versions and switches of the torch in this process: what can be had without waking a device. Imports torch."""
+    """Return versions and switches of torch in this process, without waking a device. Imports torch."""
     import torch
 
     return {
@@ -55,7 +55,7 @@ def settled() -> dict[str, Any]:
 
 
 def gather() -> dict[str, Any]:
-    """Versions, devices, switches and loaded libraries of the torch in this process. Imports torch."""
+    """Return versions, devices, switches and loaded libraries of torch in this process. Imports torch."""
     import torch
 
     known: dict[str, Any] = {
@@ -78,7 +78,7 @@ def gather() -> dict[str, Any]:
 
 
 def switches() -> dict[str, Any]:
-    """What changes numbers, as this process has it."""
+    """Return the settings that change numbers, as this process has them."""
     import torch
 
     found: dict[str, Any] = {}
@@ -99,7 +99,7 @@ def switches() -> dict[str, Any]:
 
 
 def loaded_libraries() -> list[str]:
-    """Paths of the CUDA, NCCL and Ascend libraries that this process has mapped (Linux)."""
+    """Return paths of the CUDA, NCCL and Ascend libraries that this process has mapped (Linux)."""
     try:
         text = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -119,7 +119,7 @@ def _devices(torch: Any) -> list[dict[str, Any]]:
 
 
 def _driver(torch: Any) -> str:
-    """The newest CUDA that the driver runs, such as 12.4; empty without a driver."""
+    """Return the newest CUDA that the driver runs, such as 12.4; empty without a driver."""
     number = _tried(lambda: torch._C._cuda_getDriverVersion())[0]
     return f"{number // 1000}.{number % 1000 // 10}" if isinstance(number, int) and number > 0 else ""
 
@@ -130,7 +130,7 @@ def _nccl(torch: Any) -> str:
 
 
 def _dotted(number: Any) -> str:
-    """90100 is cuDNN 9.1.0 (since 9; before, 8902 is 8.9.2)."""
+    """Return cuDNN's number as a version: 9.1.0 for 90100 (before version 9: 8.9.2 for 8902)."""
     if not isinstance(number, int) or number <= 0:
         return ""
     if number >= 90000:
@@ -139,7 +139,7 @@ def _dotted(number: Any) -> str:
 
 
 def _npu(torch: Any) -> dict[str, Any]:
-    """What torch_npu says; empty when it is not installed."""
+    """Return what torch_npu says; empty when it is not installed."""
     if not _installed("torch-npu"):
         return {}
     module, error = _tried(lambda: importlib.import_module("torch_npu"))
@@ -160,7 +160,7 @@ def _installed(name: str) -> str:
 
 
 def _tried(ask: Callable[[], Any]) -> tuple[Any, str]:
-    """The answer, and the error of a question that this build or driver cannot take."""
+    """Return (the answer, ""), or (None, the error) when this build or driver cannot answer."""
     try:
         return ask(), ""
     except Exception as error:  # a build without CUDA and a broken driver raise several kinds

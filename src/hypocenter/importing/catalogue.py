@@ -53,7 +53,7 @@ class NotADumpError(HypocenterError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Done:
-    """What an import has made."""
+    """What an import has made: the run directory, its run and the counts."""
 
     directory: Path
     run: Run
@@ -71,7 +71,7 @@ def importer(name: str, *, accepts: Callable[[Head], float]) -> Callable[[Read],
 
 
 def import_dump(path: Path, out: str | None, *, kind: str | None = None, force: bool = False) -> Done:
-    """Make a run directory of a dump.
+    """Make a run directory from a dump.
 
     Args:
         path: a file or a folder of the other tool.
@@ -117,7 +117,7 @@ def _read(chosen: Importer, path: Path, recording: Recording) -> None:
 
 
 def head_of(path: Path) -> Head:
-    """What a reader may look at. Raises NoRecordingError."""
+    """Return what a reader may look at. Raises NoRecordingError."""
     try:
         if path.is_dir():
             return Head(path=path, is_directory=True, names=tuple(_names(path)))

@@ -47,7 +47,7 @@ class _Damaged(Exception):
 
 
 def entries(path: Path, inside: str, say: Callable[[str], None]) -> Iterator[tuple[str, Any]]:
-    """The entries of the object at key `inside` of the outermost object, in the order of the file.
+    """Yield the entries of the object at key `inside` of the outermost object, in the order of the file.
 
     What is beside it comes as ("", {key: value}) first, as far as it stands before it. With `inside` empty the entries
     are those of the outermost object itself.
@@ -82,7 +82,7 @@ def entries(path: Path, inside: str, say: Callable[[str], None]) -> Iterator[tup
 
 
 def last_of(path: Path, ending: str) -> str:
-    """The last string of the file that ends so, looked for from its end; "" when there is none of a name's length."""
+    """Return the last string of the file that ends so, searched from its end; "" when none of a name's length does."""
     mark = f'{ending}"'.encode()
     with path.open("rb") as file:
         at = file.seek(0, os.SEEK_END)
@@ -108,7 +108,7 @@ def _members(text: _Text) -> Iterator[tuple[str, Any]]:
 
 
 def _keys(text: _Text) -> Iterator[str]:
-    """The keys of an object whose brace has been read; the caller reads each value."""
+    """Yield the keys of an object whose brace has been read; the caller reads each value."""
     mark = text.next()
     if mark == "}":
         return
@@ -128,14 +128,14 @@ def _keys(text: _Text) -> Iterator[str]:
 
 
 class _Text:
-    """A window that moves over the file."""
+    """A window that moves over the text of the file."""
 
     def __init__(self, read: Callable[[int], str]) -> None:
         self.n_entries = 0
         self._read, self._held, self._at, self._is_over = read, "", 0, False
 
     def next(self) -> str:
-        """The next character that is no space."""
+        """Return the next character that is no space."""
         while True:
             self._at = _SPACE.match(self._held, self._at).end()  # type: ignore[union-attr]
             if self._at < len(self._held):
@@ -149,12 +149,12 @@ class _Text:
         self._at -= 1
 
     def expect(self, mark: str) -> None:
-        """Go past a mark."""
+        """Go past a mark. Raises _Damaged when another character stands here."""
         if self.next() != mark:
             raise _Damaged(f"no {mark} where one must be, after {self.n_entries:,} entries")
 
     def value(self) -> Any:
-        """The JSON value that stands here."""
+        """Return the JSON value that stands here."""
         self.next()
         self.back()
         while True:
@@ -193,17 +193,17 @@ class Attributes:
         self._parameters: dict[str, dict[str, TensorFacts]] = {}
 
     def module(self, site: str, kind: str) -> None:
-        """A module."""
+        """Add a module."""
         if len(self._kind) < _MOST:
             self._kind.setdefault(site, kind)
 
     def parameter(self, site: str, kind: str, name: str, shape: tuple[int, ...], dtype: str, *, trained: bool) -> None:
-        """A parameter of a module."""
+        """Add a parameter of a module."""
         self.module(site, kind)
         self._parameters.setdefault(site, {})[name] = TensorFacts(shape=shape, dtype=dtype, trained=trained)
 
     def call(self, site: str, api: str, args: Any, kwargs: Any) -> None:
-        """An API that a module called. What two calls were given differently is no attribute."""
+        """Add an API that a module called; an argument that differs between two calls is no attribute."""
         if site not in self._attributes and len(self._attributes) >= _MOST:
             return
         found = self._attributes.setdefault(site, {})
@@ -215,7 +215,7 @@ class Attributes:
                 found.setdefault(name, value)
 
     def facts(self) -> Facts:
-        """All of it."""
+        """Return everything that was added."""
         modules = [
             ModuleFacts(
                 path=site, kind=kind, parameters=self._parameters.get(site, {}),

@@ -20,7 +20,7 @@ _MOST_FILES = 1_000_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """One file of one rank and step."""
+    """One file of the dump, which is of one rank and step."""
 
     path: Path
     rank: int
@@ -28,7 +28,7 @@ class Part:
 
 
 def parts_of(path: Path, is_wanted: Callable[[str], bool], into: Recording) -> list[Part]:
-    """Find files by name below a path (or the one that it is), each with the rank and step that its folders tell.
+    """Find files by name below a path (or the path itself), each with the rank and step that its folders tell.
 
     Processes that no rank is told of are numbered in the order of their folders' names. The recording is told of how
     many ranks it is, and of what is left out.
@@ -74,7 +74,7 @@ def _number(pattern: re.Pattern[str], file: Path) -> int | None:
 
 
 def _rank_word(file: Path) -> int | str:
-    """The rank, or what stands in its place."""
+    """Return the rank that the folders tell, or the word in its place; "" when there is none."""
     number = _number(_RANK, file)
     if number is not None and number < _MOST_RANK:
         return number

@@ -24,7 +24,7 @@ OWNER = "owner.txt"  # in the folder of the dump: boot, space of process numbers
 
 
 def note_owner(folder: Path) -> None:
-    """Write down whose dump it is."""
+    """Write down which process dumps into the folder."""
     pid = os.getpid()
     with suppress(OSError):
         (folder / OWNER).write_text(f"{boot_id()} {pid_namespace()} {pid} {start_ticks(pid)}\n", encoding="ascii")
@@ -80,7 +80,7 @@ def _read(directory: Path, rank: int, folder: Path) -> list[int]:
 
 
 def _recorded(directory: Path, rank: int) -> set[int]:
-    """Steps that the program itself has written."""
+    """Return the steps that the program itself has written."""
     if not any(rank_directories(directory)[rank].glob("*steps-*")):
         return set()
     return {step.step for of, step in open_run(directory).step_records() if of == rank}
@@ -93,7 +93,7 @@ def _write(directory: Path, rank: int, evidence: Evidence) -> None:
 
 
 def _config(run: Run) -> Config:
-    """As far as it says what was asked for."""
+    """Return the configuration, as far as the recording says what was asked for."""
     told = {name: run.config.get(name) for name in ("level", "sites", "exclude", "param_schedule", "sketch")}
     try:
         return msgspec.convert({name: value for name, value in told.items() if value is not None}, Config)
@@ -102,7 +102,7 @@ def _config(run: Run) -> Config:
 
 
 def _is_alive(folder: Path) -> bool:
-    """Whether the program that dumps there goes on, as far as it can be seen from here."""
+    """Return whether the program that dumps there still runs, as far as it can be seen from here."""
     try:
         boot, space, pid, ticks = (folder / OWNER).read_text(encoding="ascii", errors="replace").split()
         is_here = (boot, int(space)) == (boot_id(), pid_namespace())

@@ -34,7 +34,7 @@ _FLIPS_SIGN = frozenset({"neg", "sub", "rsub", "mul", "div", "negative"})
 
 
 def evidence_of(step: Step, runs: list[Execution], *, rank: int) -> Evidence | None:
-    """What the dump of one micro-batch tells of why its loss or its gradients are not finite; None if they are.
+    """Return what a micro-batch's dump tells of why loss or gradients are not finite; None if they are.
 
     Args:
         step: that has read the runs.
@@ -152,7 +152,7 @@ def _is_bad(step: Step, run: Execution, item: Item) -> bool:
 
 
 def _where(step: Step, run: Execution, item: Item | None) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...], int]:
-    """First bad elements of an output, and the samples of the batch that they belong to, of how many."""
+    """Return the first bad elements of an output, the samples they belong to, and the number of samples."""
     array = _array(step, run, item)
     if array is None or array.size > _AT_MOST:
         return (), (), 0
@@ -177,7 +177,7 @@ def _array(step: Step, run: Execution, item: Item | None) -> Any:
 
 
 def _is_zero_times_inf(step: Step, trace: Trace, index: int) -> bool:
-    """Whether a product made NaN of infinities wherever the other factor is exactly 0, and only there."""
+    """Return whether a product made NaN of infinities exactly where the other factor is 0."""
     run, op = trace.runs[index], trace.ops[index]
     if op.op not in ("Mul", "Muls") or not op.bits & NAN or op.incoming & NAN or len(run.inputs) < 2:
         return False
@@ -216,7 +216,7 @@ _DONE: dict[str, tuple[int, Callable[..., Any]]] = {
 
 
 def done_again(step: Step, run: Execution) -> Rerun:
-    """The first output in float64, if NumPy has the operator and all of its inputs are known."""
+    """Compute the first output again in float64, if NumPy has the operator and all of its inputs are known."""
     known = _DONE.get(canonical(run.op_type))
     if known is None or (run.op_type == "BiasAdd" and len(_shape(step, run)) != 2):
         return Rerun(why_not=f"{run.op_type} is not among the operators that NumPy does again")
@@ -265,14 +265,14 @@ class Leaf:
 
 @dataclass(slots=True, kw_only=True)
 class Trace:
-    """The runs of a step, in their order."""
+    """The runs of operators of a step, in their order."""
 
     runs: list[Execution]
     ops: list[TracedOp] = field(default_factory=list[TracedOp])
     leaves: list[Leaf] = field(default_factory=list[Leaf])
 
     def targets(self, step: Step) -> list[Edge]:
-        """What is watched: the loss if it is not finite, else the gradients that are not."""
+        """Return what is watched: the loss if it is not finite, else the gradients that are not."""
         for index, run in enumerate(self.runs):
             flow = step.flows.get(run.graph)
             if flow is not None and run.node is not None and run.node is flow.loss and self.ops[index].real:
@@ -280,7 +280,7 @@ class Trace:
         return [edge for index in range(len(self.runs)) if (edge := self.gradient(step, index)) is not None]
 
     def gradient(self, step: Step, index: int) -> Edge | None:
-        """Of a run that updates a parameter where its gradient came from, if that is not finite."""
+        """Return where the gradient came from for a run that updates a parameter; None if finite, or no update."""
         run = self.runs[index]
         flow = step.flows.get(run.graph)
         found = flow.updated(run.node) if flow is not None and run.node is not None else None
@@ -292,7 +292,7 @@ class Trace:
 
 
 def trace_of(step: Step, runs: list[Execution]) -> Trace:
-    """The trace of what a step has read."""
+    """Return the trace of what a step has read."""
     trace = Trace(runs=runs)
     made = _Made()
     for index, run in enumerate(runs):
@@ -304,13 +304,13 @@ def trace_of(step: Step, runs: list[Execution]) -> Trace:
 
 @dataclass(slots=True)
 class _Made:
-    """Which run made what."""
+    """Knows which run made which value."""
 
     by_node: dict[int, int] = field(default_factory=dict[int, int])
     by_bytes: dict[tuple[int, tuple[int, ...]], int] = field(default_factory=dict[tuple[int, tuple[int, ...]], int])
 
     def put(self, step: Step, run: Execution, index: int) -> None:
-        """A run has ended."""
+        """Note the outputs of a run that has ended."""
         if run.node is not None:
             self.by_node[id(run.node)] = index
         for item in run.outputs:
@@ -319,7 +319,7 @@ class _Made:
                 self.by_bytes[look] = index
 
     def by_graph(self, step: Step, run: Execution, slot: int) -> tuple[Node | None, int | None]:
-        """The operator that the graph says an operand is from, and its run if it was dumped."""
+        """Return the operator that an operand comes from, as the graph says, and its run if it was dumped."""
         flow = step.flows.get(run.graph)
         if flow is None or run.node is None:
             return None, None
@@ -360,7 +360,7 @@ _NOTHING = Value(shape=(), dtype="", summary=Summary())
 
 
 def _leaf(trace: Trace, leaf: Leaf) -> int:
-    """The producer that stands for a leaf: -1 - its index."""
+    """Return the number that stands for a leaf as producer: -1 - its index."""
     for index, known in enumerate(trace.leaves):
         if (known.kind, known.name) == (leaf.kind, leaf.name) and known.bits == leaf.bits:
             return -1 - index
@@ -394,5 +394,5 @@ def _is_constant(run: Execution, slot: int) -> bool:
 
 
 def bits_of(summary: Summary) -> int:
-    """Kinds of values that are not finite."""
+    """Return the kinds of values that are not finite, as bits NAN, POSINF and NEGINF."""
     return NAN * bool(summary.n_nan) | POSINF * bool(summary.n_posinf) | NEGINF * bool(summary.n_neginf)

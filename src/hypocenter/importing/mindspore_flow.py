@@ -55,7 +55,7 @@ class Cell:
 
 
 class Flow:
-    """Answers about a graph."""
+    """Answers questions about a graph."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -67,19 +67,19 @@ class Flow:
 
     @cached_property
     def weights(self) -> dict[str, GraphParameter]:
-        """Parameters of the network and of its optimizer, by name."""
+        """The parameters of the network and of its optimizer, by name."""
         return {p.name: p for p in self.graph.parameters.values() if p.is_weight}
 
     @cached_property
     def operators(self) -> list[Node]:
-        """Nodes that compute."""
+        """The nodes that compute something."""
         return [
             n for n in self.graph.nodes.values()
             if n.full_name and n.op not in _PASSES | _GATHERS | _LEFT_OUT
         ]  # fmt: skip
 
     def scope(self, node: Node) -> Scope:
-        """Where an operator stands; in backward the operator of forward that it belongs to."""
+        """Return where an operator stands; in backward it is that of the operator of forward that it belongs to."""
         own = self._own_scope(node)
         if node.op in _GRADIENTS and self.updated(node) is not None:  # of a function that is compiled: without a cell
             return Scope(kind="optimizer", cells=own.cells)
@@ -89,7 +89,7 @@ class Flow:
         return Scope(kind="backward", cells=self._own_scope(forward).cells if forward is not None else own.cells)
 
     def forward_of(self, node: Node) -> Node | None:
-        """The operator whose gradient an operator computes, where the graph says it."""
+        """Return the operator whose gradient an operator computes, where the graph says it; else None."""
         if id(node) in self._forward_of_twins:
             return self._forward_of_twins[id(node)]
         return self._forward.get(node.identity_of_forward) if node.identity_of_forward else None
@@ -100,12 +100,12 @@ class Flow:
         return named if place is None else replace(named, cells=place)
 
     def source(self, node: Node) -> Source | None:
-        """The line of code of an operator; None where the graph has that of another one's."""
+        """Return the line of code of an operator; None where the graph may have another one's."""
         return None if id(node) in self._places.unsure else node.source
 
     @cached_property
     def _places(self) -> Places:
-        """Operators whose names tell another place than their own."""
+        """The places of operators whose names tell another place than their own."""
         named = [(node, scope_of(node.full_name)) for node in self.operators if not node.is_of_backward]
         forward = [(node, scope) for node, scope in named if scope.kind in ("forward", "loss") and not scope.recompute]
         paths = {id(node): scope.cells for node, scope in forward}
@@ -116,7 +116,7 @@ class Flow:
 
     @cached_property
     def _forward_of_twins(self) -> dict[int, Node]:
-        """Of operators of backward whose forward ran at several places: which; backward comes the other way round."""
+        """For operators of backward whose forward ran at several places: which one; backward runs in reverse."""
         ran: dict[str, list[Node]] = defaultdict(list)
         for node in self.operators:
             if id(node) in self._places.cells and node.identity:
@@ -134,7 +134,7 @@ class Flow:
         return found
 
     def candidates(self, names: Iterable[tuple[str, str]]) -> list[dict[tuple[str, str], Node]]:
-        """Ways in which names of files (type, name) may belong to operators, the likelier first.
+        """Return ways in which names of files (type, name) may belong to operators, the most likely first.
 
         MindSpore 2.10 counts operators of one type and scope anew, in the order of the graph, before it dumps them, so
         that the numbers in names of files are other ones than in the graph. Where there are as many of both they are
@@ -162,7 +162,7 @@ class Flow:
         return [in_order, by_number]
 
     def sources(self, node: Node) -> Iterator[tuple[int, Node, int]]:
-        """Operands that other operators computed: the operand's place, the operator and which of its outputs."""
+        """Yield operands that other operators computed: the operand's place, the operator and its output's number."""
         for slot, operand in enumerate(node.operands):
             source = self._source(node.graph, operand)
             if isinstance(source, Node) and source.full_name:
@@ -171,7 +171,7 @@ class Flow:
                     yield slot, source, output
 
     def _output(self, graph: str, operand: str) -> int | None:
-        """Which output of an operator an operand is; None when it is a part of a part."""
+        """Return which output of an operator an operand is; None when it is a part of a part."""
         parts: list[int] = []
         for _ in range(_DEEPEST):
             node = self.graph.nodes.get((graph, operand))
@@ -186,43 +186,43 @@ class Flow:
         return None if len(parts) > 1 else next(iter(parts), 0)
 
     def weight(self, node: Node, slot: int) -> GraphParameter | None:
-        """The weight that an operand is, itself or as it was loaded."""
+        """Return the weight that an operand is, itself or as it was loaded; None when it is none."""
         source = self._source(node.graph, node.operands[slot]) if slot < len(node.operands) else None
         return source if isinstance(source, GraphParameter) and source.is_weight else None
 
     def parameter(self, node: Node, slot: int) -> GraphParameter | None:
-        """The weight or input of the graph that an operand is."""
+        """Return the weight or input of the graph that an operand is; None when it is none."""
         source = self._source(node.graph, node.operands[slot]) if slot < len(node.operands) else None
         return source if isinstance(source, GraphParameter) else None
 
     def assigned(self, node: Node) -> GraphParameter | None:
-        """The weight that an operator writes over: of optimizers that are written out operator by operator."""
+        """Return the weight that an operator overwrites (optimizers written operator by operator); else None."""
         target = self.graph.parameters.get(node.operands[0]) if node.op in _WRITES and node.operands else None
         return target if target is not None and target.is_weight else None
 
     def is_gradient(self, node: Node, slot: int) -> bool:
-        """Whether an operand was computed in backward."""
+        """Return whether an operand was computed in backward."""
         source = self._source(node.graph, node.operands[slot]) if slot < len(node.operands) else None
         return isinstance(source, Node) and self.scope(source).kind == "backward"
 
     def is_of_network(self, parameter: GraphParameter) -> bool:
-        """Whether a weight is the network's own: no state that an optimizer keeps of one, no rate, no counter."""
+        """Return whether a weight is the network's own: no optimizer state, no rate, no counter."""
         name = parameter.name
         is_state = name.partition(".")[2] in self.weights
         return parameter.is_weight and not is_state and ("." in name or name not in _COUNTERS)
 
     def rate(self, node: Node) -> int:
-        """Which operand of an optimizer's operator is the learning rate; -1 when it is not known."""
+        """Return which operand of an optimizer's operator is the learning rate; -1 when it is not known."""
         named = next((i for i, n in enumerate(node.operand_names) if n in ("learning_rate", "lr")), -1)
         return named if named >= 0 else _RATES.get(node.op, -1)
 
     @cached_property
     def kinds(self) -> frozenset[str]:
-        """Directions of the operators in it: forward, loss, backward, optimizer."""
+        """The directions of the operators in it: forward, loss, backward, optimizer."""
         return frozenset(self.scope(node).kind for node in self.operators)
 
     def updated(self, node: Node) -> tuple[GraphParameter, int] | None:
-        """The parameter that an operator of an optimizer updates, and which operand is its gradient."""
+        """Return the parameter that an optimizer's operator updates, and which operand is the gradient; else None."""
         if not node.operands or (node.op not in _GRADIENTS and not node.operand_names):
             return None
         target = self.graph.parameters.get(node.operands[0])
@@ -234,7 +234,7 @@ class Flow:
 
     @cached_property
     def cells(self) -> list[Cell]:
-        """Cells of forward with what enters and leaves them, where the graph leaves no choice."""
+        """The cells of forward with what enters and leaves them, where the graph leaves no choice."""
         members: dict[tuple[str, ...], list[Node]] = defaultdict(list)
         kinds: dict[tuple[str, ...], str] = {}
         scopes = {id(node): self.scope(node) for node in self.operators}
@@ -261,7 +261,7 @@ class Flow:
 
     @cached_property
     def loss(self) -> Node | None:
-        """The operator that gives the loss: of a graph with backward, the number that it returns first."""
+        """The operator that gives the loss: the number that a graph with backward returns first; None without one."""
         returned = self._returned
         is_trained = any(node.is_of_backward or self.scope(node).kind == "backward" for node in self.operators)
         first = returned[0] if returned and is_trained else None
@@ -269,14 +269,14 @@ class Flow:
 
     @cached_property
     def results(self) -> list[Node | None]:
-        """The operators whose values a graph without backward returns; None for what is no operator's."""
+        """The operators whose values a graph without backward returns; None for a value of no operator."""
         if any(self.scope(node).kind in ("backward", "optimizer") for node in self.operators):
             return []
         return self._returned
 
     @property
     def _returned(self) -> list[Node | None]:
-        """What the only graph that returns something gives."""
+        """The operators whose values the only graph that returns something gives."""
         last = [node for (_, number), node in self.graph.nodes.items() if number == "%Return"]
         if len(last) != 1 or not last[0].operands:
             return []
@@ -291,7 +291,7 @@ class Flow:
         return found
 
     def _source(self, graph: str, operand: str) -> Node | GraphParameter | None:
-        """What computed an operand."""
+        """Return the operator or parameter that an operand comes from; None when it is not found."""
         for _ in range(_DEEPEST):
             if operand in self.graph.parameters:
                 return self.graph.parameters[operand]
@@ -303,7 +303,7 @@ class Flow:
 
     @cached_property
     def _users(self) -> Mapping[int, list[Node]]:
-        """By identity of a node those that compute with its value; one that returns it is itself."""
+        """By identity of a node the nodes that compute with its value; one that returns it counts, too."""
         found: dict[int, list[Node]] = defaultdict(list)
         for node in self.graph.nodes.values():
             if node.op in _PASSES or node.op in _GATHERS or node.op in _LEFT_OUT - {"Return"}:
@@ -351,7 +351,7 @@ class Flow:
 
 
 def calls(keys: Iterable[tuple[str, str, int, int]]) -> dict[tuple[str, str, int, int], int]:
-    """Numbers of the calls of one site and phase, in the order of the program: (site, phase, place, time) -> call."""
+    """Number the calls of one site and phase in the order of the program: (site, phase, place, time) -> call."""
     counted: Counter[tuple[str, str]] = Counter()
     found: dict[tuple[str, str, int, int], int] = {}
     for key in sorted(set(keys), key=lambda k: (k[0], k[1], k[2], k[3])):

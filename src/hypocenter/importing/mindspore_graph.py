@@ -63,7 +63,7 @@ class Node:
 
 @dataclass(slots=True, kw_only=True)
 class Graph:
-    """What one file tells."""
+    """The parameters and operators in one file."""
 
     parameters: dict[str, GraphParameter] = field(default_factory=dict)  # by %para
     nodes: dict[tuple[str, str], Node] = field(default_factory=dict)  # by graph and %number
@@ -140,7 +140,7 @@ def _node(head: str, graph: str, index: int) -> tuple[str, Node]:
 
 
 def _told(node: Node, text: str) -> None:
-    """What a line below an operator's first says of it."""
+    """Take over what a line below an operator's first line says of it."""
     if text.startswith(": (") and ") -> (" in text:
         left, _, right = text[2:].partition(") -> (")
         inputs, outputs = _split(left[1:]), _split(right.rstrip()[:-1])
@@ -185,7 +185,7 @@ _OPEN, _CLOSE = "([{<", ")]}>"
 
 
 def _closing(text: str, start: int) -> int:
-    """Where the bracket that was opened before `start` is closed."""
+    """Return where the bracket that was opened before `start` is closed."""
     depth, is_text = 1, False
     for at in range(start, len(text)):
         mark = text[at]
@@ -203,7 +203,7 @@ def _closing(text: str, start: int) -> int:
 
 
 def _split(text: str) -> list[str]:
-    """Parts between commas that are in no brackets."""
+    """Split the text at commas that are in no brackets."""
     parts, start, depth, is_text = list[str](), 0, 0, False
     for at, mark in enumerate(text):
         if mark == '"':

@@ -38,17 +38,17 @@ class Execution:
 
     @property
     def inputs(self) -> list[Item]:
-        """Inputs, by slot."""
+        """The inputs, by slot."""
         return [item for (io, _), item in sorted(self.items.items()) if io == "input"]
 
     @property
     def outputs(self) -> list[Item]:
-        """Outputs, by slot."""
+        """The outputs, by slot."""
         return [item for (io, _), item in sorted(self.items.items()) if io == "output"]
 
 
 def joined(files: Iterable[Item], rows: Iterable[Item]) -> list[Item]:
-    """Files, each with its row of statistics, and rows of which there is no file."""
+    """Return files, each with its row of statistics, and rows of which there is no file."""
     found: dict[tuple[int, str, str, str, int, int], Item] = {}
     loose: dict[tuple[int, str, str, str, int], tuple[int, str, str, str, int, int]] = {}
     for item in files:
@@ -69,7 +69,7 @@ def joined(files: Iterable[Item], rows: Iterable[Item]) -> list[Item]:
 
 
 def executions(items: Iterable[Item]) -> tuple[list[Execution], list[Item]]:
-    """Runs of operators in the order in which they began, and the parameters beside them.
+    """Return runs of operators in the order in which they began, and the parameters beside them.
 
     An operator that ran again has the same name; its next run begins where an input or output of it comes again.
     """
@@ -93,33 +93,33 @@ class Sink(Protocol):
     """Takes readings rank by rank, and for each rank in order of steps."""
 
     def problem(self, text: str) -> None:
-        """Something of the dump that is damaged or was left out."""
+        """Note something of the dump that is damaged or was left out."""
         ...
 
     def note(self, text: str) -> None:
-        """Something that the reader of the recording should know: what is not held, how a thing was taken."""
+        """Note something that the reader of the recording should know: what is not held, how a thing was taken."""
         ...
 
     def set_version(self, version: str, *, digest: str = "") -> None:
-        """The version of the dump's format, and what its digests are."""
+        """Set the version of the dump's format, and what its digests are."""
         ...
 
     def begin(self, rank: int, step: int) -> None:
-        """What follows is of this rank and step."""
+        """Begin a step of a rank: what follows belongs to it."""
         ...
 
     def add(self, reading: Reading) -> None:
-        """One reading of the current step."""
+        """Add one reading of the current step."""
         ...
 
     def keep(self, site: str, key: str, microbatch: int, tensor: Tensor) -> None:
-        """Values of the current step, that lie in a file of the dump."""
+        """Keep values of the current step, which lie in a file of the dump."""
         ...
 
     def end(self, record: StepRecord) -> None:
-        """The current step is complete."""
+        """End the current step: it is complete."""
         ...
 
     def facts(self, rank: int, facts: Facts) -> None:
-        """What the program of a rank is made of, as far as the dump tells."""
+        """Set what the program of a rank is made of, as far as the dump tells."""
         ...

@@ -52,33 +52,33 @@ class LiveRows:
         self._held: Held = {}
 
     def problem(self, text: str) -> None:
-        """Something of the dump that is damaged or was left out."""
+        """Note something of the dump that is damaged or was left out."""
         if text not in self.problems:
             self.problems.append(text)
 
     def note(self, text: str) -> None:
-        """Something that the reader of the recording should know."""
+        """Note something that the reader of the recording should know."""
         if text not in self.notes:
             self.notes.append(text)
 
     def set_version(self, version: str, *, digest: str = "") -> None:
-        """Of no interest: the program tells its versions."""
+        """Do nothing: the program itself tells its versions."""
 
     def begin(self, rank: int, step: int) -> None:
-        """What follows is of this step."""
+        """Begin a step: what follows belongs to it."""
         self._found, self._held, self.rows, self.record = [], {}, [], None
 
     def add(self, reading: Reading) -> None:
-        """One reading. Its digest is a checksum of a file, which no other tap of ours makes: it is dropped."""
+        """Add one reading of the step, without its digest: that is a checksum of a file, which no other tap makes."""
         self._found.append(replace(reading, digest=None))
 
     def keep(self, site: str, key: str, microbatch: int, tensor: Tensor) -> None:
-        """Values of the current step."""
+        """Keep values of the current step, if level and site are wanted."""
         if self._config.level == "tensors" and self._is_wanted(site):
             hold(self._held, site, key, microbatch, tensor)
 
     def end(self, record: StepRecord) -> None:
-        """The current step is complete: `rows` and `record` are there."""
+        """End the current step: `rows` and `record` are then there, and its values are written."""
         is_bad = any(r.summary.n_nonfinite and is_result(r) for r in self._found)
         has_ops = is_bad or LEVELS.index(self._config.level) >= _OPS
         kept = [r for r in self._found if is_bad or self._is_kept(r, has_ops=has_ops)]
@@ -89,7 +89,7 @@ class LiveRows:
         self._found, self._held = [], {}
 
     def facts(self, rank: int, facts: Facts) -> None:
-        """What the program is made of, as far as graphs tell."""
+        """Keep what the program is made of, as far as graphs tell."""
         self.told = facts
 
     def _is_kept(self, reading: Reading, *, has_ops: bool) -> bool:
@@ -104,7 +104,7 @@ class LiveRows:
         return self._is_wanted(reading.site)
 
     def _is_wanted(self, site: str) -> bool:
-        """By the globs; an operator is wanted with its cell."""
+        """Return whether the globs want a site; an operator is wanted with its cell."""
         names = [site, site.rpartition(".")[0]]
         sites, exclude = self._config.sites, self._config.exclude
         matches = not sites or any(fnmatchcase(name, glob) for name in names for glob in sites)
@@ -112,24 +112,24 @@ class LiveRows:
 
 
 def norm_alone(reading: Reading) -> Reading:
-    """A gradient at steps at which parameters are not due: as at level sentinel, its norm is all that is known."""
+    """Return a gradient with its norm alone, for steps at which parameters are not due (as at level sentinel)."""
     s = reading.summary
     is_bad = s.n_nonfinite > 0
     return replace(reading, summary=Summary(n=s.n, n_nan=int(is_bad), sumsq=0.0 if is_bad else s.sumsq))
 
 
 def is_of_operator(reading: Reading) -> bool:
-    """Whether a row is of a single operator."""
+    """Return whether a row is of a single operator."""
     return reading.op.startswith(GRAPH) or (reading.phase == "optimizer" and bool(reading.module))
 
 
 def is_state(reading: Reading) -> bool:
-    """Whether a row is of what an optimizer keeps of a parameter."""
+    """Return whether a row is of what an optimizer keeps of a parameter."""
     return reading.phase == "optimizer" and not reading.module
 
 
 def is_result(reading: Reading) -> bool:
-    """Whether what is not finite there is no mask: the loss, a gradient, what a cell gives, what a step left."""
+    """Return whether the row is a result (loss, gradient, output, state), where not finite is no mask."""
     if reading.literal_inf or is_of_operator(reading):
         return False
     return reading.phase in ("loss", "grad", "param", "optimizer") or reading.port.startswith("out")
@@ -155,7 +155,7 @@ class LiveDump:
         self._last = -2
 
     def read(self, step: int, calls: Sequence[int]) -> bool:
-        """Rows of one step into `into`; False when nothing was dumped of it.
+        """Read the rows of one step into `into`; return False when nothing of it was dumped.
 
         Args:
             step: its number.
@@ -180,12 +180,12 @@ class LiveDump:
         return True
 
     def _after(self, step: Step, runs: list[Execution]) -> None:
-        """A micro-batch was read: the first that failed is looked into."""
+        """Look into the first micro-batch that failed."""
         if self.evidence is None:
             self.evidence = evidence_of(step, runs, rank=self._rank.rank)
 
     def end(self) -> None:
-        """No step is left: tell the facts, delete everything."""
+        """Tell the facts and delete everything: no step is left."""
         self._rank.forget()
         self._rank.end()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -197,7 +197,7 @@ class LiveDump:
 
 
 def batches_of(folders: Iterable[Folder]) -> list[list[Folder]]:
-    """Folders of one step by micro-batch: where a graph runs again the next one begins; the update is the last's."""
+    """Group folders of one step by micro-batch: the next begins where a graph runs again; the last has the update."""
     found: list[list[Folder]] = [[]]
     for folder in sorted(folders, key=lambda f: (f.step, f.graph)):
         if any(folder.graph == other.graph for other in found[-1]):
@@ -213,7 +213,7 @@ def note_call(folder: Path, number: int, step: int) -> None:
 
 
 def noted_calls(folder: Path) -> dict[int, list[int]]:
-    """Numbers of calls by step, as they were written down; what is cut short is left out."""
+    """Read the numbers of calls by step, as they were written down; a line that is cut short is left out."""
     found: dict[int, list[int]] = {}
     try:
         lines = (folder / CALLS).read_text(encoding="ascii", errors="replace").splitlines()

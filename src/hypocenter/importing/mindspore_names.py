@@ -39,12 +39,12 @@ class FileName:
 
     @property
     def number(self) -> int:
-        """Of the operator among those of its type and scope; -1 when the name has none."""
+        """The number of the operator among those of its type and scope; -1 when the name has none."""
         return number_of(self.name)
 
 
 def parse_file(name: str) -> FileName | None:
-    """A file's name taken apart; None for what is no dumped tensor."""
+    """Take a file's name apart; None for what is no dumped tensor."""
     found = _FILE.fullmatch(name) if len(name) <= _NAME_AT_MOST else None
     if found is None:
         return None
@@ -57,7 +57,7 @@ def parse_file(name: str) -> FileName | None:
 
 
 def dtype_of(word: str) -> str:
-    """`Float32`, `FLOAT16`, `DT_BF16`, `float`: our name of it; empty for another word."""
+    """Return our name of a dtype such as `Float32`, `FLOAT16`, `DT_BF16`, `float`; empty for another word."""
     found = _DTYPE.fullmatch(word.strip())
     text = (found[1] if found else word.strip()).lower()
     if text in _DTYPES:
@@ -66,18 +66,18 @@ def dtype_of(word: str) -> str:
 
 
 def number_of(name: str) -> int:
-    """The number behind the last `-op`; -1 when there is none."""
+    """Return the number behind the last `-op`; -1 when there is none."""
     found = _NUMBER.fullmatch(name[name.rfind("-op") :]) if "-op" in name else None
     return int(found[1]) if found else -1
 
 
 def stem_of(name: str) -> str:
-    """A name without its number."""
+    """Return a name without its number."""
     return name[: name.rfind("-op")] if number_of(name) >= 0 else name
 
 
 def flat(full: str) -> str:
-    """What the name of a file has for a full name with its scope."""
+    """Return what a file's name has in the place of a full name with its scope."""
     return re.sub(r"[./\\ ]", "_", full)
 
 
@@ -102,20 +102,20 @@ class Scope:
 
 @lru_cache(maxsize=1 << 16)
 def site_of(names: tuple[str, ...]) -> str:
-    """The site of a path of attributes, without what only wraps the network."""
+    """Return the site of a path of attributes, without what only wraps the network."""
     return unwrapped(".".join(names))
 
 
 @lru_cache(maxsize=1 << 16)
 def scope_of(full: str) -> Scope:
-    """The scope in a full name such as `Default/network-WithLossCell/_backbone-Net/fc1-Dense/BiasAdd-op0`."""
+    """Return the scope in a full name: `Default/network-WithLossCell/_backbone-Net/fc1-Dense/BiasAdd-op0`."""
     parts = full.split("/")[:-1]
     return _scope([(name, kind) for name, _, kind in (part.partition("-") for part in parts)])
 
 
 @lru_cache(maxsize=1 << 16)
 def scope_of_flat(name: str, op_type: str) -> Scope:
-    """The scope in a name whose parts are joined by `_`: told by the classes, so without them there is none."""
+    """Return the scope in a name whose parts are joined by `_`; it is found by the classes in it."""
     text = re.sub(r"-op\d+$", "", name)
     text = text[: -len(op_type)] if text.endswith(op_type) else text.rpartition("_")[0]
     parts: list[tuple[str, str]] = []

@@ -25,7 +25,7 @@ _MODES = {3: "only operators that overflowed were dumped", 4: "only inputs of op
 
 @dataclass(slots=True, kw_only=True)
 class Rank:
-    """Reads steps in their order.
+    """Reads the steps of one rank in their order.
 
     Args:
         rank: its number.
@@ -56,7 +56,7 @@ class Rank:
         self._looked |= {folder.graph for folder in folders}
 
     def step(self, step: int, batches: Sequence[Sequence[Folder]], constants: Sequence[Folder] = ()) -> None:
-        """One step.
+        """Read one step.
 
         Args:
             step: its number.
@@ -88,18 +88,18 @@ class Rank:
         self._last = step
 
     def forget(self) -> None:
-        """Say nothing of what the last update left."""
+        """Forget what the last update left, so that nothing is said of it."""
         self._left = {}
 
     def end(self) -> None:
-        """No step is left: what the last update left, and what the program is made of."""
+        """Tell what the last update left, and what the program is made of: no step is left."""
         if self._left:
             self._remains(self._last + 1)
         if self.flows:
             self.into.facts(self.rank, facts_of(self.flows.values()))
 
     def leave_out_evaluation(self, folders: Sequence[Folder]) -> list[Folder]:
-        """Folders without those of graphs that compute, without backward, cells that another graph trains."""
+        """Return the folders without those of graphs that only evaluate cells that another graph trains."""
         left_out = self._evaluations(folders)
         self.flows = {number: flow for number, flow in self.flows.items() if number not in left_out}
         return [folder for folder in folders if folder.is_constants or folder.graph not in left_out]
@@ -189,7 +189,7 @@ class Rank:
                 self.into.add(constant(value, step, f"constants.{folder.graph}.{item.name.name}"))
 
     def _remains(self, step: int) -> None:
-        """Parameters as the last update left them: a step of which nothing else was dumped."""
+        """Record parameters as the last update left them: a step of which nothing else was dumped."""
         self.into.note(f"step {step} holds only parameters and state, as the update of step {step - 1} left them")
         self.into.begin(self.rank, step)
         values = Values(self.into, may_mislabel=False, sketch=self.sketch)
@@ -199,7 +199,7 @@ class Rank:
 
 
 def facts_of(flows: Iterable[Flow]) -> Facts:
-    """Cells, their parameters and the optimizer, as graphs tell them."""
+    """Return cells, their parameters and the optimizer, as graphs tell them."""
     modules: dict[str, str] = {}
     weights: dict[str, dict[str, TensorFacts]] = {}
     optimizers: list[OptimizerFacts] = []

@@ -20,7 +20,7 @@ _DIGESTS = {"MD5": "md5", "SHA1": "sha1"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """What is told of one tensor."""
+    """What a row tells of one tensor."""
 
     name: FileName
     shape: tuple[int, ...]
@@ -31,7 +31,7 @@ class Row:
 
 
 def statistics(path: Path, say: Callable[[str], None]) -> Iterator[Row]:
-    """The rows of a file.
+    """Yield the rows of a file.
 
     Args:
         path: statistic.csv.
@@ -79,7 +79,7 @@ def _row(cells: Mapping[str, str]) -> Row | None:
 
 
 def _counted(summary: Summary, lacks: str, cells: Mapping[str, str]) -> tuple[Summary, str]:
-    """With the counts that the row has: these are exact."""
+    """Return summary and lacks with the counts that the row has: these are exact."""
     counts = {key: _whole(cells[name]) for name, key in _BAD.items() if name in cells}
     known = {key: value for key, value in counts.items() if value is not None and value <= summary.n}
     if not known or sum(known.values()) > summary.n:

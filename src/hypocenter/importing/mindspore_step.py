@@ -64,7 +64,7 @@ class Step:
     _places: dict[int, tuple[Scope, str, str, Phase]] = field(default_factory=dict)
 
     def read(self, runs: list[Execution], parameters: list[Item]) -> None:
-        """All of it into the recording; the step is not ended by it."""
+        """Read everything into the recording, without ending the step."""
         self._match(runs)
         self._number(runs)
         last_update = 0
@@ -86,15 +86,15 @@ class Step:
                 self._give(replace(kept, reading=replace(kept.reading, step=self.step)))
 
     def place_of(self, run: Execution) -> tuple[Scope, str, str, Phase]:
-        """The scope, site, class and phase of a run that was read."""
+        """Return the scope, site, class and phase of a run that was read."""
         return self._places[id(run)]
 
     def phase_of(self, run: Execution) -> Phase:
-        """The phase of a run that was read."""
+        """Return the phase of a run that was read."""
         return self._places[id(run)][3]
 
     def _match(self, runs: list[Execution]) -> None:
-        """Find the operator of each run, and test by the values that flow between them that it is the right one."""
+        """Find the operator of each run, and check by the values that flow between them that it is the right one."""
         for graph, flow in self.flows.items():
             of_graph = [run for run in runs if run.graph == graph]
             ways = flow.candidates({(run.op_type, run.name) for run in of_graph})
@@ -118,7 +118,7 @@ class Step:
     def _contradictions(
         self, flow: Flow, runs: list[Execution], way: dict[tuple[str, str], Node]
     ) -> set[tuple[str, str]]:
-        """Operators, by type and name, between which other values flow than the graph says."""
+        """Return operators (type, name) between which other values flow than the graph says."""
         by_node: dict[int, list[Execution]] = {}
         for run in runs:
             node = way.get((run.op_type, run.name))
@@ -148,7 +148,7 @@ class Step:
         self._calls = {run: numbers[key] for run, key in keys.items()}
 
     def _place(self, run: Execution) -> tuple[Scope, str, str, Phase]:
-        """The scope, site, class and phase of a run."""
+        """Return the scope, site, class and phase of a run."""
         flow = self.flows.get(run.graph)
         op = run.op_type
         if run.node is not None and flow is not None:
@@ -210,7 +210,7 @@ class Step:
             self._give_plain(self._reading(value, "loss", "loss", "value", self._order + 3))
 
     def _cells(self, runs: list[Execution]) -> None:
-        """Inputs and outputs of cells, of operators that ran once."""
+        """Give the inputs and outputs of cells, by operators that ran once."""
         by_node: dict[int, list[Execution]] = {}
         for run in runs:
             if run.node is not None:
@@ -238,7 +238,7 @@ class Step:
                     self._give(Kept(reading=reading, of=cell.site, key=port, tensor=value.tensor))
 
     def _results(self, runs: list[Execution]) -> None:
-        """What a graph without backward gives: the outputs of the model."""
+        """Give the outputs of the model: what a graph without backward returns."""
         for flow in self.flows.values():
             for i, node in enumerate(flow.results):
                 run = next((run for run in reversed(runs) if run.node is node), None)
@@ -256,7 +256,7 @@ class Step:
             self._written[target.name] = max(item.name.time_us for item in run.items.values())
 
     def _weight(self, run: Execution, item: Item, weight: GraphParameter) -> None:
-        """A parameter, or what an optimizer keeps of one, as it was first read: before any update of this step."""
+        """Give a parameter, or optimizer state of one, as it was first read: before any update of this step."""
         key = self._key(self.flows[run.graph], weight)
         if key is None or key in self._have or weight.name in self._written or run.op_type.startswith("Assign"):
             return
@@ -266,7 +266,7 @@ class Step:
         self._give(self._of_parameter(value, *key, self._order))
 
     def _update(self, run: Execution) -> None:
-        """What an optimizer's operator took; what it left is told by the parameters."""
+        """Give what an optimizer's operator took; what it left is told by the parameters."""
         flow, node = self.flows.get(run.graph), run.node
         found = flow.updated(node) if flow is not None and node is not None else None
         if found is None:
@@ -289,7 +289,7 @@ class Step:
         self._give(self._of_parameter(value, "grad", site, "grad", self._order + 1))
 
     def _unknown_update(self, run: Execution) -> None:
-        """An operator of an optimizer of which nobody knows what it does: as an operator, that is not compared."""
+        """Give an optimizer's operator of unknown rule as an operator, which is not compared."""
         scope, site, _, _ = self._places[id(run)]
         for item in (*run.inputs, *run.outputs):
             value = self.values.of(run, item)
@@ -304,7 +304,7 @@ class Step:
 
     @staticmethod
     def _key(flow: Flow, weight: GraphParameter) -> tuple[Phase, str, str] | None:
-        """Phase, site and port of a weight; None of a rate or a counter."""
+        """Return phase, site and port of a weight; None for a rate or a counter."""
         prefix, _, rest = weight.name.partition(".")
         if rest in flow.weights:
             word = words_of("SGD").get(prefix, prefix)  # the class is not told; of all SGD has most words
@@ -335,7 +335,7 @@ class Step:
             self._held(value, *key, is_after=0 < written <= item.name.time_us)
 
     def _nameless(self, item: Item, value: Value, runs: list[Execution], *, is_after: bool) -> None:
-        """A parameter without a graph: where its dots were is told by the cells."""
+        """Give a parameter without a graph: the cells tell where the dots in its name were."""
         sites = {self._places[id(run)][0].site for run in runs}
         name = item.name.name
         owner = max((s for s in sites if s and name.startswith(f"{flat(s)}_")), key=len, default="")
@@ -347,7 +347,7 @@ class Step:
             self._give(Kept(reading=reading, of=f"batch.{name}", key="value", tensor=None))
 
     def _held(self, value: Value, phase: Phase, site: str, port: str, *, is_after: bool) -> None:
-        """A parameter or a state of it: what an update left is what the next step begins with."""
+        """Give a parameter or its state; what an update left is kept for the begin of the next step."""
         kept = self._of_parameter(value, phase, site, port, self._order)
         if is_after:
             self.after[phase, site, port] = kept
@@ -380,12 +380,12 @@ class Step:
 
 
 def _is_setting(value: Value) -> bool:
-    """Whether an input is a number that the program gave, such as a dimension, and no tensor."""
+    """Return whether an input is a number that the program gave, such as a dimension, and no tensor."""
     return not value.shape and not value.dtype.startswith(("float", "bfloat", "complex"))
 
 
 def constant(value: Value, step: int, site: str) -> Reading:
-    """A constant of a graph: its infinities are the program's own."""
+    """Return the reading of a constant of a graph: its infinities are the program's own."""
     return Reading(
         step=step, microbatch=0, phase="data", site=site, port="value", order=0, dtype=value.dtype, shape=value.shape,
         summary=value.summary, digest=value.digest, lacks=value.lacks, literal_inf=True,

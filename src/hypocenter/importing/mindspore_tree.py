@@ -39,7 +39,7 @@ class Folder:
 
 
 def folders_of(path: Path) -> list[Folder]:
-    """Folders with values, by rank, step and graph."""
+    """Find the folders with values, by rank, step and graph."""
     found: list[Folder] = []
     for here, below, files in os.walk(path):
         below.sort()
@@ -76,7 +76,7 @@ def _folder(path: Path) -> Folder:
 
 
 def _numbers(parts: tuple[str, ...]) -> list[int]:
-    """The numbers at the end of a path."""
+    """Return the numbers at the end of a path."""
     found: list[int] = []
     for part in reversed(parts):
         if not _NUMBER.fullmatch(part):
@@ -86,7 +86,7 @@ def _numbers(parts: tuple[str, ...]) -> list[int]:
 
 
 def names_in(folder: Path) -> Iterator[tuple[str, str]]:
-    """Files of a folder: what they are called there, and the name that tells what they hold."""
+    """Yield the files of a folder: their name there, and the name that tells what they hold."""
     long = dict(_mapping(folder / MAPPING))
     with os.scandir(folder) as entries:
         names = sorted(entry.name for entry in entries if entry.is_file())
@@ -95,7 +95,7 @@ def names_in(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _mapping(path: Path) -> Iterator[tuple[str, str]]:
-    """Names that were too long for the file system: what stands instead, and what it stands for."""
+    """Yield the names that were too long for the file system: what stands instead, and what it stands for."""
     for row in rows_of(path):
         words = [word.strip() for word in row]
         for short, full in (words[:2], words[1::-1]) if len(words) >= 2 else ():
@@ -107,7 +107,7 @@ def _mapping(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def rows_of(path: Path) -> Iterator[list[str]]:
-    """Rows of a CSV file; none when it is missing, and no further where it is damaged."""
+    """Yield the rows of a CSV file; none when it is missing, and only those before any damage."""
     try:
         if not path.is_file() or path.stat().st_size > _LISTS_AT_MOST:
             return
@@ -118,12 +118,12 @@ def rows_of(path: Path) -> Iterator[list[str]]:
 
 
 def graphs_of(root: Path) -> dict[int, Path]:
-    """Texts of the graphs of a rank, by number."""
+    """Return the files with the graphs of a rank, by number."""
     return _numbered(root / "graphs", _GRAPH)
 
 
 def orders_of(root: Path) -> dict[int, Path]:
-    """Lists of the operators of each graph, by number."""
+    """Return the files that list the operators of each graph, by number."""
     return _numbered(root / "execution_order", _ORDER)
 
 
@@ -135,7 +135,7 @@ def _numbered(folder: Path, pattern: re.Pattern[str]) -> dict[int, Path]:
 
 
 def setting(root: Path | None, file: str) -> dict[str, Any]:
-    """`config.json` or `data_dump.json` of .dump_metadata; empty when it is missing or no JSON object."""
+    """Read `config.json` or `data_dump.json` of .dump_metadata; empty when it is missing or no JSON object."""
     if root is None:
         return {}
     path = root / ".dump_metadata" / file

@@ -65,7 +65,7 @@ def places_of(
 
 
 def _groups(nodes: Sequence[Node], paths: Mapping[int, Path]) -> list[list[Node]]:
-    """Operators of one name, and of one identity or one line of code: all but one may be elsewhere."""
+    """Group operators of one name, and of one identity or line of code: all but one may be elsewhere."""
     found: dict[object, list[Node]] = defaultdict(list)
     for node in nodes:
         if _OF_FUNCTIONS in node.via and not node.full_name.startswith(EXPANSION):
@@ -76,7 +76,7 @@ def _groups(nodes: Sequence[Node], paths: Mapping[int, Path]) -> list[list[Node]
 
 
 def _unsure(group: Sequence[Node], paths: Mapping[int, Path], cells: Mapping[int, Path]) -> set[int]:
-    """Whose line of code is another one's: of cells of one class, one each, the line is the same."""
+    """Return nodes whose line of code may be another one's; in cells of one class, one each, the line is the same."""
     places = [cells.get(id(node), ()) for node in group]
     if len(set(places)) == len(places) and len({tuple(kind for _, kind in place) for place in places}) == 1:
         return set()
@@ -95,7 +95,7 @@ class _Search:
     own: set[tuple[Path, str]] = field(default_factory=set["tuple[Path, str]"])
 
     def side_by_side(self, groups: Sequence[list[Node]]) -> list[list[Node]]:
-        """Place groups that have one operator for each of some cells side by side; those that are left."""
+        """Place groups that have one operator for each of some cells side by side; return the other groups."""
         left = list(groups)
         for _ in range(_ROUNDS):
             placed = [group for group in left if self._place(group)]
@@ -123,12 +123,12 @@ class _Search:
         return None if id(node) in self.pending else self.paths.get(id(node))
 
     def _touches(self, place: Path, node: Node) -> bool:
-        """Whether an operator reads from, or gives to, one that stands in a cell or below."""
+        """Return whether an operator reads from, or gives to, one that stands in a cell or below."""
         known = [self._known(other) for other in (*self.given(node), *self.users.get(id(node), ()))]
         return any(path is not None and path[: len(place)] == place for path in known)
 
     def _around(self, node: Node) -> Path:
-        """The innermost cell that holds an operand and another neighbour."""
+        """Return the innermost cell that holds an operand and another neighbour."""
         operands = self._reached(node, self.given)
         takers = self._reached(node, lambda other: self.users.get(id(other), ()))
         pairs = [(a, b) for i, a in enumerate(operands) for b in (*operands[i + 1 :], *takers)]
@@ -138,7 +138,7 @@ class _Search:
         return _without_list(alone[0][:-1]) if alone else ()
 
     def _reached(self, node: Node, of: Callable[[Node], Sequence[Node]]) -> list[Path]:
-        """Places of the nearest operators on one side that are known."""
+        """Return places of the nearest operators on one side whose places are known."""
         found: dict[int, Path] = {}
         waiting, seen = list(of(node)), {id(node)}
         while waiting and len(seen) < _MOST_SEEN:
@@ -163,7 +163,7 @@ def _without_list(path: Path) -> Path:
 
 
 def _beside(nodes: Sequence[Node], paths: Mapping[int, Path]) -> dict[Path, list[tuple[str, str]]]:
-    """Cells below a cell, in the order in which they compute first."""
+    """Return the cells below each cell, in the order in which they compute first."""
     found: dict[Path, dict[tuple[str, str], None]] = defaultdict(dict)
     for node in nodes:
         path = paths[id(node)]
@@ -175,7 +175,7 @@ def _beside(nodes: Sequence[Node], paths: Mapping[int, Path]) -> dict[Path, list
 def _side_by_side(
     path: Path, n: int, beside: Mapping[Path, Sequence[tuple[str, str]]], own: set[tuple[Path, str]], node: Node
 ) -> list[Path]:
-    """The n paths that differ in one cell, which has n of its class side by side; [] where that is not so."""
+    """Return the n paths that differ in one cell, of which there are n of its class; [] where that is not so."""
     for at in reversed(range(len(path))):
         cells = [cell for cell in beside.get(path[:at], ()) if cell[1] and cell[1] == path[at][1]]
         if len(cells) != n or cells[0] != path[at]:

@@ -51,7 +51,7 @@ class Values:
         self._wrong: set[tuple[int, tuple[int, ...]]] = set()  # checksums and shapes of what was found wrong
 
     def agree(self, given: Item, taken: Item) -> bool:
-        """Whether two items may be one tensor: what an operator gave, and what the next one took."""
+        """Return whether two items may be one tensor: what an operator gave, and what the next one took."""
         one, other = self._measured(given), self._measured(taken)
         if one is None or other is None:
             return True
@@ -59,12 +59,12 @@ class Values:
         return same_size and (one[0].dtype != other[0].dtype or one[1].crc32 == other[1].crc32)
 
     def look(self, item: Item) -> tuple[int, tuple[int, ...]] | None:
-        """What tells a tensor from another: checksum and shape; None without a file."""
+        """Return what tells a tensor from another: checksum and shape; None without a file."""
         found = self._measured(item)
         return (found[1].crc32, found[0].shape) if found is not None else None
 
     def _measured(self, item: Item) -> tuple[Tensor, Measured] | None:
-        """Where the values of an item's file lie, and what they are; None when there is no file that can be read."""
+        """Return where the values of an item's file lie, and what they are; None without a readable file."""
         if id(item) not in self._files:
             self._files[id(item)] = self._opened(item)
         return self._files[id(item)]
@@ -82,7 +82,7 @@ class Values:
             return None
 
     def of(self, run: Execution | None, item: Item) -> Value | None:
-        """What an item holds; None when nothing can be said of it."""
+        """Return what an item holds; None when nothing can be said of it."""
         if id(item) not in self._known:
             self._known[id(item)] = self._read(run, item)
         return self._known[id(item)]
@@ -114,7 +114,7 @@ class Values:
         )  # fmt: skip
 
     def _held_otherwise(self, run: Execution | None, item: Item, tensor: Tensor, measured: Measured) -> str | None:
-        """The format in which the device held a tensor that was dumped wrongly; "" when it is not known."""
+        """Return the device's format of a tensor that was dumped wrongly ("": not known); None: dumped right."""
         name = item.name
         if not self._may_mislabel or run is None or name.dtype not in _NARROW or tensor.dtype not in _NARROW:
             return None
@@ -130,7 +130,7 @@ class Values:
         return "" if has_wide and run.op_type != "Cast" else None
 
     def _doubtful(self, tensor: Tensor, held: str) -> Value:
-        """What the first part of a buffer proves of the whole: how many are not finite at least, how large one is."""
+        """Return what the first part of a buffer proves of the whole: least counts of not finite, least extremes."""
         self._into.note(
             "MindSpore on a CPU dumps what is float32 on the device and float16 in the program as its first half, "
             "labelled Float16: of such values only bounds are known (of those of which the graph says it), or nothing"

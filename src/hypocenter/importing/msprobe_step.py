@@ -32,7 +32,7 @@ _NAME_AT_MOST = 4096  # characters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """Where an entry belongs."""
+    """The place of an entry: where it belongs."""
 
     site: str
     phase: Phase
@@ -74,7 +74,7 @@ class Step:
     _opened: Counter[int] = field(default_factory=Counter)  # modules that begin just before an entry
 
     def place(self, text: str, name: Name, *, has_gradient: bool) -> Call:
-        """Place the next entry.
+        """Return the place of the next entry.
 
         Args:
             text: its name, as written; `name` is the same taken apart.
@@ -104,7 +104,7 @@ class Step:
         return self._is_in_backward
 
     def between(self) -> int:
-        """The order of what stands at no module or API."""
+        """Return the order of something that stands at no module or API."""
         self.n_entries += 1
         return self.n_entries * APART
 
@@ -145,7 +145,7 @@ class Step:
         return parent or "" if name.kind == "api" else ""
 
     def _above(self, text: str) -> list[str]:
-        """The entries around one, innermost first."""
+        """Return the entries around one, innermost first."""
         found: list[str] = []
         here = self.parents.get(text)
         while here and here != OPTIMIZER and len(found) < _DEEPEST and here not in found:
@@ -154,7 +154,7 @@ class Step:
         return found
 
     def _orders(self, text: str, above: list[str], *, is_module: bool) -> tuple[int, int]:
-        """A module's entry is written when it ends: it has begun before the first entry inside it."""
+        """Return the orders of inputs and outputs; a module's entry is written last, but began before inner ones."""
         number = self.n_entries
         first = min(self._begins.pop(text, number), number)
         for name in above:
@@ -177,7 +177,7 @@ class Step:
         self._done.setdefault(name.path, {})[name.call] = False
 
     def _is_recompute(self, root: str) -> bool:
-        """Whether the outermost entry around a forward entry is a checkpoint's second call; begins a micro-batch.
+        """Return whether the outermost entry around a forward entry is a checkpoint's second call.
 
         Of a recompute no module inside has had its backward. The module itself may: its hook can fire before.
         """
@@ -213,7 +213,7 @@ class Name:
 
 @lru_cache(maxsize=1 << 16)
 def parse(text: str) -> Name | None:
-    """A name taken apart; None for what is none of msprobe's."""
+    """Take a name apart; None for what is none of msprobe's."""
     if len(text) > _NAME_AT_MOST:
         return None
     if text.startswith(_MODULES):
@@ -249,7 +249,7 @@ class Sites:
         self._known: dict[str, str] = {}
 
     def of(self, path: str) -> str:
-        """The site of a module; "" is the model itself."""
+        """Return the site of a module; "" is the model itself."""
         site = self._known.get(path)
         if site is None:
             site = self._known[path] = self._made(path)

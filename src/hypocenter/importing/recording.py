@@ -30,7 +30,7 @@ _FLOATS = frozenset(SAFETENSORS.values())
 
 @dataclass(slots=True, kw_only=True)
 class Tally:
-    """What has come in."""
+    """Counts of what has come in."""
 
     readings: int = 0
     tensors: int = 0
@@ -62,25 +62,25 @@ class Recording:
         self._started = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
 
     def problem(self, text: str) -> None:
-        """Something of the dump that is damaged or was left out."""
+        """Note something of the dump that is damaged or was left out."""
         self._n_problems += 1
         text = writable(text)
         if len(self.problems) < MOST_PROBLEMS and text not in self.problems:
             self.problems.append(text)
 
     def note(self, text: str) -> None:
-        """Something that the reader of the recording should know: what is not held, how a thing was taken."""
+        """Note something that the reader of the recording should know: what is not held, how a thing was taken."""
         text = writable(text)
         if text not in self.notes:
             self.notes.append(text)
 
     def set_version(self, version: str, *, digest: str = "") -> None:
-        """The version of the dump's format, and what its digests are."""
+        """Set the version of the dump's format, and what its digests are."""
         known, version = self._imported, writable(version)
         self._imported = replace(known, version=version or known.version, digest=digest or known.digest)
 
     def begin(self, rank: int, step: int) -> None:
-        """What follows is of this rank and step. Raises HypocenterError when the one before could not be written."""
+        """Begin a step of a rank. Raises HypocenterError when the step before could not be written."""
         if self._writer is not None and self._at[0] != rank:
             self._end_rank()
         if self._writer is None:
@@ -90,25 +90,25 @@ class Recording:
         self.tally.steps.add(step)
 
     def add(self, reading: Reading) -> None:
-        """One reading of the current step."""
+        """Add one reading of the current step."""
         self._waiting.append(writable_reading(reading))
         self.tally.readings += 1
         if len(self._waiting) >= ROWS:
             self._flush(None)
 
     def keep(self, site: str, key: str, microbatch: int, tensor: Tensor) -> None:
-        """Values of the current step: written when the step ends, read from their file part by part then."""
+        """Keep values of the current step: at its end they are read from their file, part by part, and written."""
         hold(self._values, writable(site), writable(key), microbatch, tensor)
 
     def end(self, record: StepRecord) -> None:
-        """The current step is complete."""
+        """End the current step and write it."""
         held, self._values = self._values, {}
         folder = tensors_directory(self.directory, self._at[0])
         self.tally.tensors += write_values(folder, record.step, held, self.problem)
         self._flush(record)
 
     def facts(self, rank: int, facts: Facts) -> None:
-        """What the program of a rank is made of, as far as the dump tells."""
+        """Write what the program of a rank is made of, as far as the dump tells."""
         folder = rank_directory(self.directory, rank)
         folder.mkdir(parents=True, exist_ok=True)
         write_facts(folder, facts)
@@ -154,13 +154,13 @@ class Recording:
 
 
 def hold(held: Held, site: str, key: str, microbatch: int, tensor: Tensor) -> None:
-    """Add a tensor, if a recording may have it."""
+    """Add a tensor, if a recording may have one of its dtype."""
     if tensor.dtype in _FLOATS and not tensor.dtype.startswith("complex"):
         held.setdefault((microbatch, site), {})[key] = tensor
 
 
 def write_values(folder: Path, step: int, held: Held, problem: Callable[[str], None]) -> int:
-    """Write what is held of a step, read part by part from the files of the dump; how many tensors.
+    """Write the held values of a step, read part by part from the dump; return how many tensors were written.
 
     Raises:
         HypocenterError: the files cannot be written.

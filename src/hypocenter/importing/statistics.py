@@ -23,7 +23,7 @@ _UNKNOWN = "counts histogram extremes sum sumsq"
 def summary_of(
     n: int, *, high: Any, low: Any, mean: Any, norm: Any, dtype: str, is_rounded: bool = False
 ) -> tuple[Summary, str]:
-    """What four statistics tell of `n` elements, and what is lacking (nouns.LACKS).
+    """Return what four statistics tell of `n` elements, and what is lacking (nouns.LACKS).
 
     A statistic that is no number (null, text) is not known. NaN in a maximum, minimum or mean proves one NaN at least,
     or infinities of both signs for a mean; an infinite extreme proves one of its sign. An infinite mean or norm of
@@ -69,7 +69,7 @@ def summary_of(
 
 
 def _of_equal(n: int, value: float, dtype: str) -> Summary | None:
-    """Of elements that are all the same everything is known, if their format is one of NumPy's."""
+    """Return the summary of elements that are all the same, exact; None if NumPy lacks their format."""
     if dtype == "bfloat16":
         dtype = "float32"  # the same exponents
     if dtype not in ("float32", "float64", "float16", "bool") and not dtype.startswith(("int", "uint")):
@@ -89,7 +89,7 @@ def _of_equal(n: int, value: float, dtype: str) -> Summary | None:
 
 
 def shape_of(value: Any) -> tuple[int, ...] | None:
-    """A shape as JSON has it; None for what is none, or has more elements than any tensor."""
+    """Return a shape as JSON has it; None for what is none, or has more elements than any tensor."""
     if not isinstance(value, list) or len(value) > _MOST_DIMS:
         return None
     if any(type(n) is not int or not 0 <= n <= _MOST_ELEMENTS for n in value):
@@ -98,14 +98,14 @@ def shape_of(value: Any) -> tuple[int, ...] | None:
 
 
 def value_of(summary: Summary) -> float:
-    """The value of a tensor of one element."""
+    """Return the value of a tensor of one element."""
     if not summary.n_nonfinite:
         return summary.sum
     return math.nan if summary.n_nan else math.inf if summary.n_posinf else -math.inf
 
 
 def number(value: Any) -> float | None:
-    """A statistic as a float; None when it is none."""
+    """Return a statistic as a float; None when it is none."""
     if isinstance(value, bool):
         return float(value)
     if isinstance(value, (int, float)):

@@ -38,7 +38,7 @@ PART = 1 << 22  # elements of a larger tensor at a time
 
 
 def open_tensor(path: Path) -> Tensor:
-    """Where the one tensor of a file lies; the values stay in the file until they are read.
+    """Return where the one tensor of a file lies; the values stay in the file until they are read.
 
     Raises:
         CheckpointError: it is damaged, holds something else, or claims more than it has.
@@ -93,7 +93,7 @@ def _header(file: BinaryIO) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
 
 
 def summary_of_values(tensor: Tensor) -> Summary:
-    """Everything about the values, exact. Raises CheckpointError when they cannot be read."""
+    """Return the exact summary of all values. Raises CheckpointError when they cannot be read."""
     return merge_all(summarize(_numbers(tensor.read(box), tensor.dtype)) for box in boxes(tensor.shape))
 
 
@@ -105,14 +105,14 @@ def _numbers(bits: Any, dtype: str) -> Any:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """What all of the values are."""
+    """What was measured over all values of a tensor."""
 
     summary: Summary  # with a sketch, of floating-point numbers
     crc32: int  # of the bytes in row-major order, as they are stored
 
 
 def measure(tensor: Tensor, *, at_once: int = AT_ONCE, sketch: bool = True) -> Measured:
-    """Read all of a tensor once.
+    """Read all values of a tensor once and measure them.
 
     Args:
         tensor: where the values lie.

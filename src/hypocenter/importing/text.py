@@ -15,12 +15,12 @@ _TEXT_AT_MOST = 300  # characters
 
 
 def writable(text: str) -> str:
-    """The text without what UTF-8 cannot hold."""
+    """Return the text without what UTF-8 cannot hold."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode()
 
 
 def writable_tree(value: Any) -> Any:
-    """A JSON value, all texts in it, keys too, without what UTF-8 cannot hold. Changes lists and objects in place.
+    """Return a JSON value with all texts and keys writable in UTF-8. Changes lists and objects in place.
 
     Raises:
         RecursionError: it is nested deeper than a decoder would have gone.
@@ -37,7 +37,7 @@ def writable_tree(value: Any) -> Any:
 
 
 def writable_reading(reading: Reading) -> Reading:
-    """A reading whose names can be written."""
+    """Return the reading with names that can be written."""
     texts = reading.site, reading.port, reading.op, reading.module, reading.dtype
     if all(text.isascii() for text in texts):
         return reading
@@ -46,7 +46,7 @@ def writable_reading(reading: Reading) -> Reading:
 
 
 def frame_of(text: object) -> Source | None:
-    """`File PATH, line N, in FUNCTION, \\n CODE`; None for anything else."""
+    r"""Read a frame `File PATH, line N, in FUNCTION, \n CODE`; None for anything else."""
     found = _FRAME.match(text) if isinstance(text, str) else None
     if found is None:
         return None
@@ -55,15 +55,15 @@ def frame_of(text: object) -> Source | None:
 
 
 def source(file: str, line: int, code: str, function: str) -> Source:
-    """A line of code; `...` stands for code that was left out."""
+    """Return a line of code; `...` stands for code that was left out."""
     return Source(file=file, line=line, text="" if code == "..." else code[:_TEXT_AT_MOST], function=function)
 
 
 def own_line(frames: Iterable[Source | None]) -> Source | None:
-    """The innermost frame outside of installed libraries."""
+    """Return the innermost frame outside of installed libraries; None when there is none."""
     return next((frame for frame in frames if frame is not None and not is_library(frame.file)), None)
 
 
 def is_library(file: str) -> bool:
-    """Whether a file belongs to an installed package or to Python itself."""
+    """Return whether a file belongs to an installed package or to Python itself."""
     return any(part in file for part in _LIBRARIES)

@@ -30,12 +30,12 @@ class Alert:
 
     @property
     def text(self) -> str:
-        """Some lines, the title first."""
+        """The alert as some lines of text, the title first."""
         labelled = (("where", self.where), ("cause", self.cause), ("fix", self.fix), ("see", self.command))
         lines = [f"{self.run}: {self.title}", *(f"{name}: {value}" for name, value in labelled if value)]
         return "\n".join([*lines, *([f"on: {self.host}"] if self.host else [])])
 
     @property
     def json(self) -> bytes:
-        """As `hypocenter.alert/1`."""
+        """The alert as JSON of `hypocenter.alert/1`."""
         return to_json(self).encode()

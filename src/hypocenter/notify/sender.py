@@ -29,7 +29,7 @@ _FROM_ENVIRONMENT = re.compile(r"env:([A-Za-z_][A-Za-z0-9_]*)")
 
 
 class Channel(Protocol):
-    """One file of `channels`."""
+    """What each file of `channels` has: a way to send alerts."""
 
     prefixes: tuple[str, ...]
     about: str
@@ -40,7 +40,7 @@ class Channel(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """Where an alert goes. `shown` holds nothing secret."""
+    """One way that alerts go. `shown` holds nothing secret."""
 
     channel: Channel
     target: str
@@ -48,7 +48,7 @@ class Way:
 
 
 def way_of(text: str) -> Way:
-    """`command:…`, `https://…`, `slack:https://…`, `mailto:…`, `smtp://…`, or `env:NAME` of a variable that holds one.
+    """Read a way: `command:…`, `https://…`, `slack:https://…`, `mailto:…`, `smtp://…`, or `env:NAME` that holds one.
 
     Raises:
         ConfigError: it is none of these.
@@ -100,14 +100,14 @@ class Sender:
         self._thread.start()
 
     def send(self, alert: Alert) -> None:
-        """Put it down. Never waits; what is too much is dropped."""
+        """Put an alert into the queue. Never waits; what is too much is dropped."""
         if self._n_sent < MOST_SENT:
             self._n_sent += 1
             with suppress(queue.Full):
                 self._waiting.put_nowait(alert)
 
     def close(self, *, within_s: float = TIMEOUT_S) -> None:
-        """Wait until all is sent, so long at most."""
+        """Wait until all alerts are sent, for at most `within_s` seconds."""
         until = time.monotonic() + within_s
         while time.monotonic() < until:
             try:
@@ -129,7 +129,7 @@ class Sender:
 
 
 def _reason(error: Exception) -> str:
-    """What went wrong, without the address, which may be secret."""
+    """Return what went wrong, without the address, which may be secret."""
     import subprocess
 
     if isinstance(error, subprocess.TimeoutExpired):

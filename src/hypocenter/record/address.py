@@ -13,18 +13,18 @@ _SECRET = re.compile(r"(?i)((?:secret|token|password|signature|credential|access
 
 
 def is_address(path: Path | str) -> bool:
-    """Whether a path that was typed is the address of something elsewhere."""
+    """Return whether a path that was typed is the address of something elsewhere."""
     match = _URL.match(str(path))
     return match is not None and match[1] != "file" and not Path(path).exists()
 
 
 def address_of(path: Path | str) -> str:
-    """An address as it was typed, without a slash at its end."""
+    """Return an address as it was typed, without a slash at its end."""
     return _URL.sub(r"\1://", str(path), count=1).rstrip("/")
 
 
 def filesystem_of(address: str) -> tuple[Any, str]:
-    """The file system of an address (fsspec's), and the path in it.
+    """Return the file system of an address (fsspec's), and the path in it.
 
     Raises:
         ConfigError: fsspec, or what it needs for such an address, is not installed; or the address holds a password.
@@ -42,7 +42,7 @@ def filesystem_of(address: str) -> tuple[Any, str]:
 
 
 def check_address(address: str) -> None:
-    """Raises ConfigError where an address carries what nobody may read in a recording or a log."""
+    """Raise ConfigError where an address carries what nobody may read in a recording or a log."""
     if re.match(r"[a-z0-9+.-]+://[^/]*@", address):
         raise ConfigError(
             "an address cannot hold a user or a password",
@@ -53,7 +53,7 @@ def check_address(address: str) -> None:
 
 
 def without_secrets(text: str) -> str:
-    """Words of an error without what looks like a secret."""
+    """Return the words of an error without what looks like a secret."""
     return re.sub(r"://[^/\s]*@", "://", _SECRET.sub(r"\1...", text))
 
 

@@ -22,7 +22,7 @@ MOST_WAITING = 100_000  # rows and steps: some hundred megabytes
 
 
 class Patient(Protocol):
-    """What works in the thread. It is called from there alone, one call at a time."""
+    """What works in the thread; it is called from there alone, one call at a time."""
 
     def write(self, readings: Sequence[Reading], step: StepRecord | None) -> None:
         """Take one step."""
@@ -33,11 +33,11 @@ class Patient(Protocol):
         ...
 
     def flush(self) -> None:
-        """Send what was taken; called at the end of each turn."""
+        """Send what was taken; called at the end of each turn of work."""
         ...
 
     def close(self) -> None:
-        """End; called once, after a last turn."""
+        """End; called once, after a last turn of work."""
         ...
 
 
@@ -73,7 +73,7 @@ class Aside:
         self._thread: threading.Thread | None = None
 
     def write(self, readings: Sequence[Reading], step: StepRecord | None) -> None:
-        """Have one step taken.
+        """Hand over one step, to be taken in the thread.
 
         Raises:
             Exception: what the work has failed with since the last call; or it is too slow.
@@ -81,7 +81,7 @@ class Aside:
         self._take(1 + len(readings), lambda: self._inner.write(readings, step))
 
     def finding(self, finding: Finding) -> None:
-        """Have one finding taken, soon; raises as `write` does."""
+        """Hand over one finding, to be taken soon; raises as `write` does."""
         self._take(1, lambda: self._inner.finding(finding))
         self._wake.set()
 

@@ -26,10 +26,10 @@ class Attached(ABC):
 
     @abstractmethod
     def attached(self) -> Aside | None:
-        """What sends to the program's run; None while there is none. Asked at each step until there is."""
+        """Return what sends to the program's run; None while there is none. Called at each step until there is."""
 
     def write(self, readings: Sequence[Reading], step: StepRecord | None) -> None:
-        """Look for the run, then have the step sent."""
+        """Look for the program's run, then have the step sent."""
         if self._aside is None:
             self._aside = self.attached()
             self._was_attached |= self._aside is not None
@@ -37,7 +37,7 @@ class Attached(ABC):
             self._aside.write(readings, step)
 
     def finding(self, finding: Finding) -> None:
-        """Have it sent."""
+        """Have the finding sent, if there is a run."""
         if self._aside is not None:
             self._aside.finding(finding)
 

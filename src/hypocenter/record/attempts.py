@@ -30,12 +30,12 @@ class Span:
 
 
 def file_name_of(host: str) -> str:
-    """A machine's name as a part of a file name: what the writer makes of it."""
+    """Return a machine's name as a part of a file name, as the writer makes it."""
     return "".join(c if c.isascii() and (c.isalnum() or c in "._") else "_" for c in host)[:64] or "host"
 
 
 def numbers_of(place: Place | None) -> dict[str, int]:
-    """Writer (`<host>-<pid>`) -> number of its attempt; {} for a rank that was started once."""
+    """Return writer (`<host>-<pid>`) -> number of its attempt; {} for a rank that was started once."""
     attempts = place.attempts if place is not None else ()
     if len({attempt.number for attempt in attempts}) < 2:
         return {}
@@ -43,7 +43,7 @@ def numbers_of(place: Place | None) -> dict[str, int]:
 
 
 def cuts(numbers: Mapping[str, int], spans: Mapping[str, Span]) -> dict[str, int]:
-    """Writer -> the step from which on its rows do not count, for a later attempt has begun there.
+    """Return writer -> the step from which its rows do not count, as a later attempt has begun there.
 
     Args:
         numbers: attempt of each writer.
@@ -58,7 +58,7 @@ def cuts(numbers: Mapping[str, int], spans: Mapping[str, Span]) -> dict[str, int
 
 
 def before(want: Want, step: int) -> Want:
-    """The same rows and columns, of earlier steps only."""
+    """Return a Want of the same rows and columns, of earlier steps only."""
     mask = want.where
 
     def where(batch: pa.RecordBatch) -> pa.Array:
@@ -69,12 +69,12 @@ def before(want: Want, step: int) -> Want:
 
 
 def is_before(step: int) -> Mask:
-    """A mask of the rows of earlier steps."""
+    """Return a mask of the rows of earlier steps."""
     return lambda batch: pc.less(batch["step"], step)  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def sentences(spans: Mapping[int, tuple[Span, ...]]) -> list[str]:
-    """What is to be said of a run that was started again: where each attempt began, and how far the one before was.
+    """Say where each attempt of a run that was started again began, and how far the one before was.
 
     Args:
         spans: by rank, in rising order of attempts; a rank that was started once has one.
@@ -91,7 +91,7 @@ def sentences(spans: Mapping[int, tuple[Span, ...]]) -> list[str]:
 
 
 def _ended(last: Mapping[int, int]) -> str:
-    """rank 2 had ended at step 6, ranks 0, 1 and 3 at step 7"""
+    """Say how far ranks were: `rank 2 had ended at step 6, ranks 0, 1 and 3 at step 7`."""
     by_step: dict[int, list[int]] = {}
     for rank, step in sorted(last.items()):
         by_step.setdefault(step, []).append(rank)

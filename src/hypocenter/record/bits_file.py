@@ -34,19 +34,19 @@ class BitsWriter:
         self._put([[_HEAD, process, rank]])
 
     def write(self, items: list[Place | Event]) -> None:
-        """Places in the order of their numbers, each before the events that name it."""
+        """Write places in the order of their numbers, each before the events that name it."""
         self._put([[_PLACE if isinstance(item, Place) else _EVENT, item] for item in items])
 
     def worker(self, number: int) -> None:
-        """This process is a DataLoader's worker."""
+        """Write that this process is a DataLoader's worker."""
         self._put([[_WORKER, number]])
 
     def parameters(self, names: dict[int, str]) -> None:
-        """Which parameters events of the set-up made."""
+        """Write which parameters the events of the set-up made."""
         self._put([[_NAMES, {str(n): name for n, name in names.items()}]])
 
     def cut(self, why: str) -> None:
-        """From here on events are missing."""
+        """Write that events are missing from here on."""
         self._put([[_CUT, why]])
 
     def _put(self, lines: list[Any]) -> None:
@@ -56,14 +56,14 @@ class BitsWriter:
 
 
 def read_traces(run: Path) -> Iterator[Trace]:
-    """What the processes of a run left, main processes first. A torn last line is left out."""
+    """Yield what the processes of a run left, main processes first. A torn last line is left out."""
     for rank, folder in rank_directories(run).items() if run.is_dir() else ():
         for path in sorted(folder.glob(f"{PREFIX}*{SUFFIX}"), key=lambda p: (len(p.name), p.name)):
             yield read_trace(path, rank)
 
 
 def read_trace(path: Path, rank: int = 0) -> Trace:
-    """One file."""
+    """Read the trace of one process from its file."""
     trace = Trace(rank=rank)
     decode = msgspec.json.Decoder(tuple[str, msgspec.Raw]).decode
     event, place = msgspec.json.Decoder(Event).decode, msgspec.json.Decoder(Place).decode

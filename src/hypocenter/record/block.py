@@ -27,7 +27,7 @@ class Block:
         self.n_rows = 0
 
     def add(self, readings: Sequence[Row], norms: NormRows | None, steps: Sequence[Row]) -> None:
-        """Append readings, then norms; and step records."""
+        """Append readings, then norms, and step records."""
         self._readings += readings
         if norms is not None:
             self._norms.append((len(self._readings), norms))
@@ -35,7 +35,7 @@ class Block:
         self.n_rows += len(readings) + len(norms or ()) + len(steps)
 
     def events(self) -> pa.RecordBatch | None:
-        """All readings in columns; None if there are none."""
+        """Return all readings in columns; None if there are none."""
         if not self._readings and not self._norms:
             return None
         readings = laid_out(READINGS, self._readings, self._mended)
@@ -55,12 +55,12 @@ class Block:
         return pa.Table.from_batches(pieces, READINGS).combine_chunks().take(pa.array(in_order)).to_batches()[0]
 
     def steps(self) -> pa.RecordBatch | None:
-        """All step records in columns; None if there are none."""
+        """Return all step records in columns; None if there are none."""
         return laid_out(STEPS, self._steps, self._mended) if self._steps else None
 
 
 def _by_template(norms: Sequence[tuple[int, NormRows]]) -> list[tuple[NormTemplate, list[tuple[int, int, NormRows]]]]:
-    """Updates of the same parameters together: (their turn, after how many readings they come, their rows)."""
+    """Group updates of the same parameters: (their turn, after how many readings they come, their rows)."""
     found: dict[int, tuple[NormTemplate, list[tuple[int, int, NormRows]]]] = {}
     for turn, (end, update) in enumerate(norms):
         found.setdefault(id(update.template), (update.template, []))[1].append((turn, end, update))

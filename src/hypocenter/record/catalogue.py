@@ -41,7 +41,7 @@ class Sink(Protocol):
         ...
 
     def close(self) -> None:
-        """End; called once."""
+        """End the sink; called once."""
         ...
 
 
@@ -69,12 +69,12 @@ class Sinks:
 
     @property
     def names(self) -> list[str]:
-        """Names of the sinks that are still on."""
+        """The names of the sinks that are still on."""
         return list(self._live)
 
     @property
     def ask_at_end(self) -> bool:
-        """Whether any wants to be told what is found when training has ended; one says `asks_at_end = False`."""
+        """Whether any sink wants to be told what is found at the end of training (`asks_at_end = False`: no)."""
         return any(getattr(one, "asks_at_end", True) for one in self._live.values())
 
     def __getitem__(self, name: str) -> Sink:
@@ -109,7 +109,7 @@ def load_sinks(
     start: SinkStart | None = None,
     warn: Callable[[str], None] = lambda _: None,
 ) -> Sinks:
-    """Open the named sinks. One that exists but cannot be opened is left out with a warning.
+    """Open the named sinks; one that exists but cannot be opened is left out with a warning.
 
     Args:
         names: of the folder, of a plug-in, or of an installed package; each may say where it writes, `NAME=WHERE`.
@@ -137,13 +137,13 @@ def load_sinks(
 
 
 def unknown_sinks(names: Sequence[str]) -> list[str]:
-    """Of the sinks asked for, `NAME` or `NAME=WHERE`, the names that nobody has."""
+    """Return the names that no sink has among those asked for, `NAME` or `NAME=WHERE`."""
     known = sink_names()
     return [name for name in dict.fromkeys(asked.partition("=")[0] for asked in names) if name not in known]
 
 
 def sink_names() -> list[str]:
-    """Every name that `load_sinks` knows, sorted; nothing is imported for it."""
+    """Return every name that `load_sinks` knows, sorted; nothing is imported for it."""
     return sorted({*_built_in(), *_registered, *(e.name for e in entry_points(group=ENTRY_POINT))})
 
 
@@ -152,7 +152,7 @@ def _built_in() -> list[str]:
 
 
 def _find(name: str, warn: Callable[[str], None]) -> Open | None:
-    """The opener of a name; None when its package is broken. The folder goes before what is installed."""
+    """Return the opener of a name; None when its package is broken. Built-in ones go before installed ones."""
     try:
         if name in _built_in():
             importlib.import_module(f"{sinks.__name__}.{name}")
@@ -168,7 +168,7 @@ def _find(name: str, warn: Callable[[str], None]) -> Open | None:
 
 
 def _reason(error: Exception) -> str:
-    """In a line: what a data base answers may be a page."""
+    """Return an error in one line: the answer of a data base may be a page."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"[:300]
 
 

@@ -18,7 +18,7 @@ _STORED = {pa.int64(): "INT64", pa.int32(): "INT32", pa.bool_(): "BOOLEAN", pa.s
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Known:
-    """What is asked about a column of a schema."""
+    """What is asked about one column of a schema."""
 
     kind: pa.DataType
     stored: str  # physical type; "" of reals: smallest and largest leave NaN out, and tell nothing of the sign of 0
@@ -27,7 +27,7 @@ class _Known:
 
 
 def constant_columns(file: pq.ParquetFile, group: int, schema: pa.Schema) -> dict[str, pa.Array]:
-    """Those of one row group of a file, in the types of `schema`.
+    """Return the constant columns of one row group of a file, in the types of `schema`.
 
     Args:
         file: open.
@@ -58,7 +58,7 @@ def constant_columns(file: pq.ParquetFile, group: int, schema: pa.Schema) -> dic
 
 @lru_cache(maxsize=16)
 def _known(schema: pa.Schema) -> dict[str, _Known]:
-    """By path in a file."""
+    """Return what is asked about each column, by its path in a file."""
     found: dict[str, _Known] = {}
     for field in schema:
         is_list = pa.types.is_list(field.type)

@@ -19,7 +19,7 @@ _TABLE = _table()
 
 
 def masked_crc32c(data: bytes) -> int:
-    """The checksum of a TFRecord: CRC-32C, rotated and shifted by a constant."""
+    """Return the checksum of a TFRecord: CRC-32C, rotated and shifted by a constant."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = _TABLE[(crc ^ byte) & 0xFF] ^ (crc >> 8)

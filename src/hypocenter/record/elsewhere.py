@@ -37,7 +37,7 @@ class Notes(msgspec.Struct):
 
 
 def brought(address: str) -> Path:
-    """The folder here that stands for a recording elsewhere.
+    """Return the local folder that stands for a recording elsewhere.
 
     Raises:
         ConfigError: such an address cannot be reached.
@@ -65,7 +65,7 @@ def brought(address: str) -> Path:
 
 
 def bring(folder: Path, kinds: Collection[str]) -> None:
-    """Bring over the rows of some kinds, of a rank's folder that stands for one elsewhere; of another: nothing.
+    """Bring over the rows of some kinds of a rank whose folder stands for one elsewhere; else do nothing.
 
     Raises:
         CorruptRecordingError: what came is not what the manifest says.
@@ -120,7 +120,7 @@ def _bring(folder: Path, is_wanted: Any) -> None:
 
 
 def _fetched(filesystem: Any, base: str, folder: Path, name: str, notes: Notes) -> bool:
-    """Bring one file; whether it is what the manifest says."""
+    """Bring one file; return whether it is what the manifest says."""
     target = (folder / name).resolve()
     if not target.is_relative_to(folder.resolve()):
         raise CorruptRecordingError("a manifest names a file outside of its folder", where=notes.address, why=name)

@@ -37,11 +37,11 @@ class EventFile:
         self._append(pb.double(1, began_s) + pb.text(3, "brain.Event:2"))
 
     def step(self, step: StepRecord, *, wall_time_s: float | None = None) -> None:
-        """Its numbers, one scalar each."""
+        """Write the numbers of a step, one scalar each."""
         self._event(step.step, wall_time_s, (_scalar(*each) for each in numbers_of(step).items()))
 
     def readings(self, readings: Iterable[Reading], *, wall_time_s: float | None = None) -> None:
-        """A histogram of the magnitudes of each that has one: log2, as the exponents are what was counted."""
+        """Write a histogram of log2 magnitudes of each reading that has one: exponents are what was counted."""
         by_step: dict[int, list[bytes]] = {}
         for reading in readings:
             if any(reading.summary.hist) and reading.port != "value":
@@ -50,7 +50,7 @@ class EventFile:
             self._event(step, wall_time_s, values)
 
     def finding(self, finding: Finding, text: str, *, wall_time_s: float | None = None) -> None:
-        """A text, in Markdown, at the finding's step."""
+        """Write a text, in Markdown, at the finding's step."""
         self._event(finding.step, wall_time_s, [_text(f"findings/{finding.code}", text)])
 
     def flush(self) -> None:
@@ -81,7 +81,7 @@ def _scalar(tag: str, value: float) -> bytes:
 
 
 def _histogram(tag: str, summary: Summary) -> bytes:
-    """Buckets of one power of two; every value is counted as if it lay in the middle of its bucket."""
+    """Return buckets of one power of two; each value counts as if it lay in the middle of its bucket."""
     exponents = range(summary.hist_first, summary.hist_first + len(summary.hist))
     middles = [(exponent + 0.5, n) for exponent, n in zip(exponents, summary.hist, strict=True)]
     seen = [exponent for exponent, n in zip(exponents, summary.hist, strict=True) if n]

@@ -63,7 +63,7 @@ class OptimizerFacts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """All of it."""
+    """What the program of a rank is made of: modules, optimizers and calls of operators."""
 
     format: int = 1
     modules: tuple[ModuleFacts, ...] = ()
@@ -75,12 +75,12 @@ class Facts:
 
 
 def write_facts(folder: Path, facts: Facts) -> None:
-    """Put facts.json in a rank's folder in place whole. Raises OSError."""
+    """Write facts.json of a rank's folder, which appears whole. Raises OSError."""
     write_whole(folder / FACTS_FILE, msgspec.json.encode(facts))
 
 
 def add_calls(folder: Path, calls: Sequence[OperatorCall]) -> bool:
-    """Put calls into a rank's facts.json, if it can be written; False while there is none."""
+    """Put calls into a rank's facts.json, if it can be written; return False while there is none."""
     facts = read_facts(folder)
     if facts is None:
         return False
@@ -90,7 +90,7 @@ def add_calls(folder: Path, calls: Sequence[OperatorCall]) -> bool:
 
 
 def read_facts(folder: Path) -> Facts | None:
-    """The facts of a rank; None when there are none, or none that can be read."""
+    """Return the facts of a rank; None when there are none, or none that can be read."""
     try:
         with (folder / FACTS_FILE).open("rb") as file:
             return msgspec.json.decode(file.read(_AT_MOST_BYTES), type=Facts)

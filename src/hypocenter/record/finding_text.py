@@ -8,12 +8,12 @@ from hypocenter.nouns import Finding
 
 
 def heading(finding: Finding) -> str:
-    """`error[HC101]: the product overflowed float16`."""
+    """Return the heading of a finding: `error[HC101]: the product overflowed float16`."""
     return f"{finding.severity}[{finding.code}]: {finding.title}"
 
 
 def markdown(finding: Finding) -> str:
-    """A heading and a list. What a program or a file wrote is put as code: it may hold anything."""
+    """Return a heading and a list; what a program or a file wrote is put as code, as it may hold anything."""
     lines = [f"- **{label}**: {text}" for label, text in _points(finding)]
     return "\n".join([f"**{heading(finding)}**", "", *lines])
 
@@ -35,7 +35,7 @@ def _points(finding: Finding) -> Iterator[tuple[str, str]]:
 
 
 def _code(text: str) -> str:
-    """One line of code, whatever backticks it holds."""
+    """Return one line of Markdown code, whatever backticks the text holds."""
     flat = " ".join(text.split())
     longest = max((len(run) for run in "".join(c if c == "`" else " " for c in flat).split()), default=0)
     return (

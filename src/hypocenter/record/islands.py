@@ -33,7 +33,7 @@ Island = tuple[int, int]  # first and last step
 
 @dataclass(slots=True, kw_only=True)
 class Islands:
-    """Those that this rank has asked for.
+    """The islands of steps that this rank has asked to keep whole.
 
     Args:
         folder: `RUN/kept`.
@@ -43,7 +43,7 @@ class Islands:
     n_asked: dict[str, int] = field(default_factory=dict[str, int])
 
     def ask(self, steps: Iterable[int], how: str) -> None:
-        """Keep these steps and what is around them. Raises OSError.
+        """Ask to keep these steps and what is around them. Raises OSError.
 
         Args:
             steps: in any order.
@@ -61,7 +61,7 @@ class Islands:
             os.close(os.open(self.folder / f"{first}-{last}", os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o666))
 
     def listed(self) -> list[Island]:
-        """Those that any rank has asked for, in rising order. Raises OSError."""
+        """Return the islands that any rank has asked for, in rising order. Raises OSError."""
         try:
             names = [path.name for path in self.folder.iterdir()]
         except FileNotFoundError:
@@ -70,7 +70,7 @@ class Islands:
 
 
 def around(steps: Iterable[int]) -> list[Island]:
-    """Islands around steps: those that touch are one, of at most LONGEST steps from where it begins."""
+    """Return islands around steps: those that touch are joined to one, of at most LONGEST steps."""
     found: list[list[int]] = []
     for step in sorted(set(steps)):
         first, last = max(0, step - BEFORE), step + AFTER
@@ -82,7 +82,7 @@ def around(steps: Iterable[int]) -> list[Island]:
 
 
 def within(islands: Sequence[Island], steps: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """Which of these steps lie on an island."""
+    """Return which of these steps lie on an island."""
     at = np.asarray(steps)
     if not islands:
         return pa.array(np.zeros(len(at), bool))
@@ -98,7 +98,7 @@ def within(islands: Sequence[Island], steps: pa.Array | pa.ChunkedArray) -> pa.A
 
 
 def bad_steps(steps: pa.Table) -> set[int]:
-    """Steps whose records say that something was wrong."""
+    """Return the steps whose records say that something was wrong."""
     if not steps.num_rows:
         return set()
     is_bad = pc.or_(pc.not_equal(steps["finding"], ""), pc.greater(steps["n_bad_grads"], 0))
@@ -108,7 +108,7 @@ def bad_steps(steps: pa.Table) -> set[int]:
 
 
 def bad_in(events: pa.RecordBatch, skipped: pa.Array) -> set[int]:
-    """Steps with readings of what should not be, or of a step that was done again.
+    """Return steps with readings of what should not be, or of a step that was done again.
 
     Args:
         events: the columns EVENT_READS.
@@ -122,7 +122,7 @@ def bad_in(events: pa.RecordBatch, skipped: pa.Array) -> set[int]:
 
 
 def odd_steps(steps: pa.Table) -> set[int]:
-    """Steps that the loss scaler skipped, at which it changed its scale, or whose loss or norm jumps."""
+    """Return steps that the loss scaler skipped or changed its scale at, or whose loss or norm jumps."""
     if not steps.num_rows:
         return set()
     at = np.asarray(steps["step"])
@@ -136,7 +136,7 @@ def odd_steps(steps: pa.Table) -> set[int]:
 
 
 def _jumps(at: np.ndarray, value: np.ndarray) -> list[int]:
-    """The few steps at which a series lies furthest above the median of what was before."""
+    """Return the few steps at which a series lies furthest above the median of the values before."""
     is_there = np.isfinite(value) & (value > 0)
     at, value = at[is_there], value[is_there]
     if len(value) <= _PAST:
@@ -148,11 +148,11 @@ def _jumps(at: np.ndarray, value: np.ndarray) -> list[int]:
 
 
 def _is_routine(steps: pa.Table) -> pa.ChunkedArray:
-    """Skipped by the loss scaler, with a finite loss and nothing found: that happens every few thousand steps."""
+    """Tell which steps the scaler skipped with a finite loss and no finding, as is normal now and then."""
     finite = pc.fill_null(pc.is_finite(steps["loss"]), True)
     return pc.and_(pc.and_(steps["skipped"], pc.equal(steps["finding"], "")), finite)
 
 
 def skipped_steps(steps: pa.Table) -> pa.Array:
-    """Steps that the loss scaler skipped in the way of business."""
+    """Return the steps that the loss scaler skipped as it normally does."""
     return steps.filter(_is_routine(steps))["step"].combine_chunks() if steps.num_rows else pa.array([], pa.int64())

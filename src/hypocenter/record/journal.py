@@ -87,7 +87,7 @@ class Journal:
 
     @property
     def n_bytes(self) -> int:
-        """Of the steps in it."""
+        """The size of the steps in it, in bytes."""
         return self._file.n_bytes
 
     def append(
@@ -135,7 +135,7 @@ class Journal:
             self._file.path.unlink(missing_ok=True)
 
     def _introduced(self, template: NormTemplate) -> list[bytes]:
-        """The entry of a template that the journal does not hold yet."""
+        """Return the entry of a template, if the journal does not hold it yet; else []."""
         if id(template) in self._numbers:
             return []
         self._numbers[id(template)] = len(self._numbers)
@@ -159,7 +159,7 @@ class Journaled:
 
 
 def read_journal(path: Path) -> Journaled | None:
-    """What a journal holds; None where there is none, or an empty one. Damage is said, not raised."""
+    """Read a journal; None where there is none, or an empty one. Damage is said, not raised."""
     try:
         with path.open("rb") as file:
             data = file.read(_LARGEST_BYTES)
@@ -190,7 +190,7 @@ def read_journal(path: Path) -> Journaled | None:
 
 
 def entries(data: bytes) -> Iterator[tuple[bytes, int]]:
-    """Each whole entry, and the byte at which it ends; the last one may be under way.
+    """Yield each whole entry, and the byte at which it ends; the last one may still be being written.
 
     Raises:
         ValueError: one is damaged.
@@ -225,7 +225,7 @@ def _norms(packed: Norms | None, templates: Sequence[NormTemplate]) -> NormRows 
 
 
 def _plain(value: Any) -> Any:
-    """A number or an array of NumPy as Python has it."""
+    """Return a number or an array of NumPy as plain Python."""
     if isinstance(value, np.generic | np.ndarray):
         return value.tolist()
     raise TypeError(f"a value of type {type(value).__name__}")

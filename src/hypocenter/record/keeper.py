@@ -50,17 +50,17 @@ class Keep:
 
     @property
     def file_bytes(self) -> int:
-        """Largest file, and largest stream, in bytes."""
+        """The size in bytes of the largest file, and of the largest stream."""
         return max(1 << 16, min(LARGEST_BYTES, self.n_bytes // SHARE))
 
     @property
     def segment_steps(self) -> int:
-        """Steps after which a segment ends."""
+        """The number of steps after which a segment ends."""
         return SEGMENT_STEPS if self.n_steps is None else max(1, min(SEGMENT_STEPS, self.n_steps // 4))
 
 
 class Keeper:
-    """Of one process. Its work is done by a thread that lives only while there is some.
+    """Rolls up the past of one process. Its thread lives only while there is something to do.
 
     Args:
         run: the run directory.
@@ -85,7 +85,7 @@ class Keeper:
         self._told, self._is_closing = set[str](), False
 
     def ended(self, current: int) -> None:
-        """All segments before this one are ended. Returns at once."""
+        """Note that all segments before this one are ended, and start the thread. Returns at once."""
         with self._lock:
             self._current = current
             if self._is_closing or self._thread is not None:
@@ -96,13 +96,13 @@ class Keeper:
                 self._thread = thread
 
     def wait(self, timeout_s: float | None = None) -> None:
-        """Until all is done that is to do."""
+        """Wait until all is done that is to do."""
         thread = self._thread
         if thread is not None:
             thread.join(timeout_s)
 
     def close(self, timeout_s: float) -> None:
-        """Come to an end: what is not done by then is left to the next process of this rank."""
+        """End: what is not done by then is left to the next process of this rank."""
         self.wait(timeout_s)
         self._is_closing = True
 
@@ -124,7 +124,7 @@ class Keeper:
             self._after()
 
     def tidy(self, current: int) -> None:
-        """Do all that there is to do with the segments before `current`. Raises OSError and errors of Arrow's."""
+        """Do all that is to do with the segments before `current`. Raises OSError and errors of Arrow's."""
         from hypocenter.record.rewriting import Rewriting  # brings pyarrow.parquet, which training need not pay
 
         work = self._rewriting = self._rewriting or Rewriting(self._folder, self._kept)
@@ -151,12 +151,12 @@ class Keeper:
                     path.unlink()
 
     def _ended(self, writer: str, current: int, kind: str = "") -> list[Part]:
-        """Parts of a writer that nobody writes to any more, oldest first."""
+        """Return parts of a writer that nobody writes to any more, oldest first."""
         parts = parts_of(self._folder, (kind,) if kind else ROWS)
         return [p for p in parts if p.writer == writer and (writer != self._writer or p.last < current)]
 
     def _whole(self, writer: str, current: int) -> list[Part]:
-        """Those whose readings are all there."""
+        """Return the ended parts of a writer whose readings are all there."""
         return [part for part in self._ended(writer, current, "events") if not part.is_gathered]
 
     def _roll_old(self, work: Rewriting, writer: str, current: int) -> None:
@@ -170,14 +170,14 @@ class Keeper:
             del old[:ROLLED_TOGETHER]
 
     def _gather(self, work: Rewriting, writer: str, current: int) -> None:
-        """Put files together that have become many: so their number grows as the logarithm of the steps."""
+        """Join files that have become many, so that their number grows as the logarithm of the steps."""
         for kind in (*ROWS, WINDOWS):
             most_bytes = min(self._keep.file_bytes, LARGEST_WINDOWS if kind == WINDOWS else LARGEST_BYTES)
             while run := _to_gather(self._of_kind(writer, current, kind), most_bytes):
                 work.gather(run)
 
     def _of_kind(self, writer: str, current: int, kind: str) -> list[Part]:
-        """Those that may be put together: of segments that are rolled up."""
+        """Return the parts that may be joined: of segments that are rolled up."""
         parts = self._ended(writer, current, kind)
         begin = min((part.first for part in self._whole(writer, current)), default=current)
         return [
@@ -185,7 +185,7 @@ class Keeper:
         ]
 
     def _give_way(self, work: Rewriting, writers: Sequence[str], current: int) -> None:
-        """Let go of the oldest until there is room."""
+        """Remove the oldest rows until there is room."""
         while self._n_bytes() > FULL * self._keep.n_bytes and not self._is_closing:
             if not self._let_go(work, writers, current):
                 self._tell(
@@ -198,7 +198,7 @@ class Keeper:
                 self._gather(work, writer, current)
 
     def _let_go(self, work: Rewriting, writers: Sequence[str], current: int) -> bool:
-        """Roll up the oldest thing of the kind whose turn it is; whether there was one."""
+        """Roll up the oldest thing of the kind whose turn it is; return whether there was one."""
         whole = [part for writer in writers for part in self._whole(writer, current)]
         n_whole = sum(part.sealed.stat().st_size for part in whole if part.sealed.exists())
         if n_whole > WHOLE_SHARE * self._keep.n_bytes and self._roll_oldest(work, writers, current):
@@ -232,7 +232,7 @@ class Keeper:
         return found
 
     def _is_over(self, writer: str) -> bool:
-        """Whether another process of this rank will write no more: an earlier attempt, or one that is dead here."""
+        """Return whether another process of this rank writes no more: an earlier attempt, or one that is dead."""
         numbers = numbers_of(read_place(self._folder))
         if writer in numbers and self._writer in numbers:
             return numbers[writer] < numbers[self._writer]
@@ -262,7 +262,7 @@ def _is_alive(pid: int) -> bool:
 
 
 def _to_gather(parts: Sequence[Part], most_bytes: int) -> Sequence[Part]:
-    """FAN_IN neighbours of like span, or half as many where no more fit into a file; none if there are not so many."""
+    """Return FAN_IN neighbours of like span, or half as many where a file takes no more; () when there are too few."""
     sizes = [part.sealed.stat().st_size if part.sealed.exists() else most_bytes for part in parts]
     spans = [_tier(part) for part in parts]
     for at in range(len(parts) - FAN_IN, -1, -1):

@@ -35,37 +35,37 @@ _RANK_FOLDER = re.compile(r"rank-(\d{5,9})")
 
 
 def rank_directory(run: Path, rank: int) -> Path:
-    """Folder of one rank: `rank-00003`."""
+    """Return the folder of one rank: `rank-00003`."""
     return run / f"rank-{rank:05d}"
 
 
 def bundle_directory(run: Path, rank: int, bundle_id: str) -> Path:
-    """Folder of one failure's evidence and of what its replay needs."""
+    """Return the folder of one failure's evidence and of what its replay needs."""
     return rank_directory(run, rank) / "bundles" / bundle_id
 
 
 def tensors_directory(run: Path, rank: int) -> Path:
-    """Folder of the values saved at level `tensors`: `<step>-....safetensors`."""
+    """Return the folder of the values saved at level `tensors`: `<step>-....safetensors`."""
     return rank_directory(run, rank) / "tensors"
 
 
 def batches_directory(run: Path, rank: int) -> Path:
-    """Folder of the batches of the first steps, kept whole: `step-000000/mb-0.safetensors`."""
+    """Return the folder of the batches of the first steps, kept whole: `step-000000/mb-0.safetensors`."""
     return rank_directory(run, rank) / "batches"
 
 
 def sealed_path(stream: Path) -> Path:
-    """The Parquet file that a stream becomes: `events-h-1.arrow` -> `sealed-events-h-1.parquet`."""
+    """Return the Parquet file that a stream becomes: `events-h-1.arrow` -> `sealed-events-h-1.parquet`."""
     return stream.with_name(f"{SEALED_PREFIX}{stream.stem}{SEALED_SUFFIX}")
 
 
 def journal_path(stream: Path) -> Path:
-    """The journal of the process that writes a stream: `events-h-1.arrow` -> `journal-h-1.msgpack`."""
+    """Return the journal of a stream's process: `events-h-1.arrow` -> `journal-h-1.msgpack`."""
     return stream.with_name(JOURNAL_NAME.format(stream.stem.partition("-")[2]))
 
 
 def rank_directories(run: Path) -> dict[int, Path]:
-    """The rank folders that exist, by rank, in rising order."""
+    """Return the rank folders that exist, by rank, in rising order."""
     found: dict[int, Path] = {}
     for path in run.iterdir():
         match = _RANK_FOLDER.fullmatch(path.name)
@@ -75,7 +75,7 @@ def rank_directories(run: Path) -> dict[int, Path]:
 
 
 def is_recording(path: Path) -> bool:
-    """Whether a folder holds a recording: rank folders, or a run.json that names a format."""
+    """Return whether a folder holds a recording: rank folders, or a run.json that names a format."""
     if not path.is_dir():
         return False
     if rank_directories(path):
@@ -123,7 +123,7 @@ def _fresh(parent: Path, name: str) -> Path:
 
 
 def _safe(name: str) -> str:
-    """A file name's harmless part: letters, digits, dot, dash and underscore, at most 40."""
+    """Return the harmless part of a name for a file: letters, digits, dot, dash and underscore, at most 40."""
     return re.sub(r"[^A-Za-z0-9._-]+", "-", name).strip("-.")[:40]
 
 

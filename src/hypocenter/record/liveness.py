@@ -13,7 +13,7 @@ _PROC = Path("/proc")
 
 
 def liveness(whereabouts: Whereabouts) -> Liveness:
-    """What has become of the process: running, stopped by a signal, gone; unknown when it cannot be seen from here."""
+    """Return what has become of the process: running, stopped, gone; unknown when it cannot be seen from here."""
     here = boot_id(), pid_namespace()
     if not all(here) or here != (whereabouts.boot, whereabouts.pid_namespace) or not whereabouts.start_ticks:
         return "unknown"
@@ -24,7 +24,7 @@ def liveness(whereabouts: Whereabouts) -> Liveness:
 
 
 def boot_id() -> str:
-    """Names this start of this machine; "" where that is not known."""
+    """Return a name of this start of this machine; "" where that is not known."""
     try:
         return (_PROC / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except (OSError, ValueError):
@@ -32,7 +32,7 @@ def boot_id() -> str:
 
 
 def pid_namespace() -> int:
-    """Names the space in which this process's number counts; 0 where that is not known."""
+    """Return a name of the space in which process numbers count; 0 where that is not known."""
     try:
         return int(str((_PROC / "self/ns/pid").readlink()).strip("pid:[]"))
     except (OSError, ValueError):
@@ -40,12 +40,12 @@ def pid_namespace() -> int:
 
 
 def start_ticks(pid: int) -> int:
-    """When a process was started, in clock ticks since boot; 0 when there is none or it cannot be seen."""
+    """Return when a process was started, in clock ticks since boot; 0 when it is gone or cannot be seen."""
     return _stat(pid)[1]
 
 
 def _stat(pid: int) -> tuple[str, int]:
-    """State and start of a process (proc(5), fields 3 and 22)."""
+    """Return the state and start of a process (proc(5), fields 3 and 22); ("X", 0) when it cannot be seen."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
         fields = text.rpartition(")")[2].split()  # the name before it may hold anything

@@ -17,7 +17,7 @@ SCALAR_PORT = "value"  # of a row that is a number of the run itself, not the no
 
 
 def scalar_summary(value: float) -> Summary:
-    """A number of the run (loss, grad_norm, lr, loss_scale) as a summary of one element."""
+    """Return a number of the run (loss, grad_norm, lr, loss_scale) as a summary of one element."""
     if math.isfinite(value):
         return Summary(
             n=1, n_hist=1, n_zero=int(value == 0), min=value, max=value, absmax=abs(value), sum=value,
@@ -44,7 +44,7 @@ class NormTemplate:
         self._repeated: tuple[int, list[pa.Array]] = (0, [])  # the columns that never change, for so many updates
 
     def batch(self, updates: Sequence[NormRows], mended: Mended) -> pa.RecordBatch:
-        """The rows of some updates of these parameters in columns, one update after the other.
+        """Return the rows of some updates of these parameters in columns, one update after the other.
 
         Args:
             updates: at least one.
@@ -70,7 +70,7 @@ class NormTemplate:
         return pa.RecordBatch.from_arrays(columns, schema=READINGS)
 
     def _numbers(self, updates: Sequence[NormRows]) -> dict[str, np.ndarray | pa.Array]:
-        """The columns that follow from the numbers themselves."""
+        """Return the columns that follow from the numbers themselves."""
         values = np.array([update.norms for update in updates], np.float64)  # [n updates, n rows]
         is_bad = np.zeros(values.shape, bool)
         for row, update in zip(is_bad, updates, strict=True):
@@ -100,7 +100,7 @@ class NormTemplate:
 
 
 class NormRows(Sequence[Reading]):
-    """Rows of one update.
+    """The rows of one update.
 
     Args:
         template: of its rows.

@@ -38,23 +38,23 @@ class Part:
 
     @property
     def sealed(self) -> Path:
-        """The Parquet file, if it is there."""
+        """The path of the Parquet file, which need not be there."""
         return sealed_path(self.stream)
 
 
 def segment_name(kind: str, writer: str, number: int) -> str:
-    """File name of the stream of a segment; segments count from 0."""
+    """Return the file name of the stream of a segment; segments count from 0."""
     return f"{kind}-{writer}{f'.s{number:05d}' if number else ''}{STREAM_SUFFIX}"
 
 
 def gathered(folder: Path, kind: str, writer: str, first: int, last: int) -> Part:
-    """The part that takes the place of these segments; its file need not exist."""
+    """Return the part that takes the place of these segments; its file need not exist."""
     stream = folder / f"{kind}-{writer}.s{first:05d}-{last:05d}{STREAM_SUFFIX}"
     return Part(kind=kind, writer=writer, stream=stream, first=first, last=last, is_gathered=True)
 
 
 def parts_of(folder: Path, kinds: Collection[str] = ROWS) -> list[Part]:
-    """What each process wrote to a rank's folder, segments in order; none that another part stands for. Raises OSError.
+    """Return what each process wrote to a rank's folder, segments in order, each row once. Raises OSError.
 
     Args:
         folder: of the rank.
@@ -64,12 +64,12 @@ def parts_of(folder: Path, kinds: Collection[str] = ROWS) -> list[Part]:
 
 
 def standing_of(parts: Sequence[Part]) -> list[Part]:
-    """Of all parts, as `all_parts` gives them, those that no other stands for."""
+    """Return the parts whose rows no other part holds as well."""
     return [part for _, group in groupby(parts, lambda p: (p.kind, p.writer)) for part in _standing(list(group))]
 
 
 def all_parts(folder: Path, kinds: Collection[str] = ROWS) -> list[Part]:
-    """The same, with those that another part stands for: a process died before it could delete them."""
+    """Return all parts, also those that another stands for: a process died before it could delete them."""
     bring(folder, kinds)
     found: dict[tuple[str, str, int, int, bool], Part] = {}
     for path in folder.iterdir():
@@ -89,7 +89,7 @@ def all_parts(folder: Path, kinds: Collection[str] = ROWS) -> list[Part]:
 
 
 def _standing(parts: list[Part]) -> Iterator[Part]:
-    """Of the parts of one writer, by first segment and the longest first, those that no other holds."""
+    """Yield the parts of one writer that no other holds; sorted by first segment, the longest first."""
     until = -1
     for part in parts:
         if part.last > until:

@@ -40,7 +40,7 @@ def write_place(directory: Path, place: Place, attempt: Attempt) -> str:
 
 
 def read_place(folder: Path) -> Place | None:
-    """The place of a rank folder; None when there is none or it cannot be read."""
+    """Return the place of a rank folder; None when there is none or it cannot be read."""
     try:
         with (folder / PLACE_FILE).open("rb") as file:
             place = msgspec.json.decode(file.read(_AT_MOST_BYTES), type=Place)

@@ -12,17 +12,17 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5  # wire types
 
 
 def varint(number: int, value: int) -> bytes:
-    """A field of an integer, an enumeration or a bool; negative ones as two's complement of 64 bits."""
+    """Return a field of an integer, enumeration or bool; negative ones as two's complement of 64 bits."""
     return _key(number, _VARINT) + _varint(value & 0xFFFFFFFFFFFFFFFF)
 
 
 def double(number: int, value: float) -> bytes:
-    """A field of float64."""
+    """Return a field of float64."""
     return _key(number, _FIXED64) + pack("<d", value)
 
 
 def float32(number: int, value: float) -> bytes:
-    """A field of float32; what is too large for it becomes infinite."""
+    """Return a field of float32; what is too large for it becomes infinite."""
     try:
         return _key(number, _FIXED32) + pack("<f", value)
     except OverflowError:
@@ -30,17 +30,17 @@ def float32(number: int, value: float) -> bytes:
 
 
 def doubles(number: int, values: Sequence[float]) -> bytes:
-    """A packed field of many float64."""
+    """Return a packed field of many float64."""
     return message(number, pack(f"<{len(values)}d", *values))
 
 
 def text(number: int, value: str) -> bytes:
-    """A field of text; what UTF-8 cannot hold becomes question marks."""
+    """Return a field of text; what UTF-8 cannot hold becomes question marks."""
     return message(number, value.encode("utf-8", "replace"))
 
 
 def message(number: int, *fields: bytes) -> bytes:
-    """A field that is a message, or bytes."""
+    """Return a field that is a message, or bytes."""
     body = b"".join(fields)
     return _key(number, _BYTES) + _varint(len(body)) + body
 

@@ -46,7 +46,7 @@ class RankRows:
 
 
 def read_rank(folder: Path, kind: str, want: Want, *, room_bytes: int = 0) -> RankRows:
-    """Rows of one kind from all files of a rank. What is damaged is said, never raised.
+    """Read rows of one kind from all files of a rank. What is damaged is said, never raised.
 
     Args:
         folder: of the rank.
@@ -81,7 +81,7 @@ def read_rank(folder: Path, kind: str, want: Want, *, room_bytes: int = 0) -> Ra
 
 
 def spans_of(folder: Path, numbers: Mapping[str, int]) -> dict[str, attempts.Span]:
-    """Writer -> the steps that it completed, of those writers whose attempts have numbers."""
+    """Return writer -> the steps that it completed, of those writers whose attempts have numbers."""
     found: dict[str, attempts.Span] = {}
     for part in parts_of(folder, ("steps", WINDOWS)):
         if part.writer not in numbers:
@@ -111,7 +111,7 @@ def _empty(kind: str, want: Want) -> pa.Table:
 
 
 def _read(part: Part, want: Want, room_bytes: int) -> Salvaged:
-    """The rows of one part, from whichever of its two files holds more."""
+    """Return the rows of one part, from whichever of its two files holds more."""
     schema, sealed = SCHEMAS_OF[part.kind], sealed_path(part.stream)
     label = f"{part.stream.parent.name}/"
     try:
@@ -159,7 +159,7 @@ class StepStream:
 
 
 def files_of_one(folder: Path, *, is_alone: bool = False) -> list[Path]:
-    """The files with all readings of a rank, in order; none when several processes wrote them, or none did.
+    """Return the files with all readings of a rank, in order; [] when several processes wrote them.
 
     Args:
         folder: of the rank.
@@ -176,7 +176,7 @@ def files_of_one(folder: Path, *, is_alone: bool = False) -> list[Path]:
 
 
 def _fuller(part: Part) -> Path:
-    """Of a stream and its sealed form the one with more rows."""
+    """Return, of a stream and its sealed form, the one with more rows."""
     sealed = sealed_path(part.stream)
     if not sealed.exists() or not part.stream.exists():
         return part.stream if part.stream.exists() else sealed

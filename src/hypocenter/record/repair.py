@@ -19,7 +19,7 @@ Mended = Callable[[Exception], None]
 
 
 def laid_out(schema: pa.Schema, rows: Sequence[Row], mended: Mended) -> pa.RecordBatch:
-    """Rows in columns, with what does not fit mended.
+    """Lay rows out in columns, with what does not fit mended.
 
     Args:
         schema: READINGS or STEPS.
@@ -34,7 +34,7 @@ def laid_out(schema: pa.Schema, rows: Sequence[Row], mended: Mended) -> pa.Recor
 
 
 def rows_of(readings: Sequence[Reading], steps: Sequence[StepRecord], mended: Mended) -> tuple[list[Row], list[Row]]:
-    """Rows of readings and of step records; what is neither is left out, and `mended` told of it."""
+    """Return rows of readings and of step records; what is neither is left out, and `mended` told of it."""
     try:
         return list(map(reading_row, readings)), list(map(step_row, steps))
     except Exception as error:
@@ -43,7 +43,7 @@ def rows_of(readings: Sequence[Reading], steps: Sequence[StepRecord], mended: Me
 
 
 def mended_rows(things: Iterable[object]) -> list[Row]:
-    """Rows of readings or of step records, of plain values that fit; what is neither is left out."""
+    """Return rows of readings or of step records, of plain values that fit; what is neither is left out."""
     kept = list(things)
     readings = [reading_row(_whole(each)) for each in kept if isinstance(each, Reading)]
     steps = [step_row(each) for each in kept if isinstance(each, StepRecord)]
@@ -55,7 +55,7 @@ def mended_rows(things: Iterable[object]) -> list[Row]:
 
 
 def mended_column(field: pa.Field, values: Sequence[Any]) -> pa.Array:
-    """The column as it is when it fits, else with each value mended."""
+    """Return the column as it is when it fits, else with each value mended."""
     try:
         return column(field, values)
     except Exception:

@@ -34,7 +34,7 @@ class Rewriting:
         self._folder, self._islands = folder, islands.Islands(folder=kept)
 
     def seal(self, parts: Sequence[Part]) -> None:
-        """Seal streams that have ended, and ask for what has to stay whole of them."""
+        """Seal streams that have ended, and ask for islands of those of their steps that have to stay whole."""
         for first in sorted({part.first for part in parts if part.stream.exists()}):
             of_one = {part.kind: part for part in parts if part.first == first and not part.is_gathered}
             steps = self._table(of_one["steps"]) if "steps" in of_one else STEPS.empty_table()
@@ -52,7 +52,7 @@ class Rewriting:
                 journal_path(part.stream).unlink(missing_ok=True)
 
     def last_step(self, parts: Sequence[Part]) -> int:
-        """The last step in these parts; -1 where there is none. Of sealed files only the footer is read."""
+        """Return the last step in these parts; -1 when there is none. Of sealed files only the footer is read."""
         found = -1
         for part in parts:
             if part.sealed.exists():
@@ -63,7 +63,7 @@ class Rewriting:
         return found
 
     def roll(self, parts: Sequence[Part]) -> None:
-        """Leave windows of these segments' readings and step records, and the rows that lie on an island."""
+        """Replace these segments' readings and records by windows, but for rows that lie on an island."""
         first, last = parts[0].first, parts[-1].last
         self._windows_of(parts, first, last)
         kept = self._islands.listed()
@@ -71,7 +71,7 @@ class Rewriting:
         self._replace(parts, target, lambda batch: batch.filter(islands.within(kept, batch["step"])))
 
     def gather(self, parts: Sequence[Part]) -> None:
-        """Make one file of several."""
+        """Join several files to one."""
         target = gathered(self._folder, parts[0].kind, parts[0].writer, parts[0].first, parts[-1].last)
         if parts[0].kind != WINDOWS:
             self._replace(parts, target, lambda batch: batch)
@@ -85,7 +85,7 @@ class Rewriting:
         self._let_go(parts, target)
 
     def widen(self, part: Part, *, doubled: bool) -> bool:
-        """Make a file's windows wider: WIDE, or twice what they are. Whether it has become smaller.
+        """Make a file's windows wider: WIDE, or twice as wide. Return whether it has become smaller.
 
         Args:
             part: of windows.
@@ -102,7 +102,7 @@ class Rewriting:
         return merged.num_rows < n_before
 
     def thin(self, part: Part) -> bool:
-        """Leave of a file's step records those on islands, where windows tell of the others. Whether any has gone."""
+        """Keep step records on islands only, where windows tell of the others. Return whether any has gone."""
         told = {n for p in parts_of(self._folder, (WINDOWS,)) if p.writer == part.writer
                 for n in range(p.first, p.last + 1)}  # fmt: skip
         if self._said(part, _THINNED) or not told.issuperset(range(part.first, part.last + 1)):
@@ -156,7 +156,7 @@ class Rewriting:
         return pa.Table.from_batches(list(self._batches(part)), SCHEMAS_OF[part.kind])
 
     def _batches(self, part: Part, columns: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
-        """Rows of a stream as far as it is whole, or of its sealed form, which must be whole."""
+        """Yield rows of a stream as far as it is whole, or of its sealed form, which must be whole."""
         schema, verdict = SCHEMAS_OF[part.kind], Verdict()
         part_of = schema if columns is None else pa.schema([schema.field(name) for name in columns])
         if part.stream.exists():

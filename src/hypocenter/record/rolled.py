@@ -15,7 +15,7 @@ from hypocenter.record.windows import WINDOWS as COLUMNS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RolledSpan:
-    """Of one rank: the steps that windows tell of, and how wide these are."""
+    """The steps of one rank that windows tell of, and how wide these windows are."""
 
     first: int
     last: int
@@ -26,7 +26,7 @@ class RolledSpan:
 
 
 def rolled_span(folder: Path) -> RolledSpan | None:
-    """Of the rank of this folder; None where nothing is rolled up."""
+    """Return the span of the rank of this folder; None where nothing is rolled up."""
     try:
         if not parts_of(folder, (WINDOWS,)):
             return None
@@ -50,7 +50,7 @@ def rolled_span(folder: Path) -> RolledSpan | None:
 
 
 def rolled_sentences(spans: Mapping[int, RolledSpan], n_ranks: int) -> list[str]:
-    """One line for the whole run, or none.
+    """Say in one line what is rolled up in the whole run; [] when nothing is.
 
     Args:
         spans: by rank, of those that have any.

@@ -106,7 +106,7 @@ def _add_knowledge(directory: Path, run: Run) -> None:
 
 
 def encode(run: Run) -> bytes:
-    """The run as indented JSON; what JSON cannot hold is written as its `str`."""
+    """Return the run as indented JSON; what JSON cannot hold is written as its `str`."""
     try:
         text = msgspec.json.encode(run, enc_hook=str)
     except Exception:  # surrogates, keys that are no text, cycles
@@ -163,7 +163,7 @@ def _locked(directory: Path) -> Generator[None, None, None]:
 
 
 def _written_first(path: Path, data: bytes) -> bool:
-    """Put a whole file in place; False when there is one."""
+    """Write a file that appears whole; return False when there is one already."""
     if path.exists():
         return False
     name = written_beside(path, data)

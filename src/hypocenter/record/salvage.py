@@ -22,7 +22,7 @@ _END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"  # Arrow IPC: continuation 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Salvaged:
-    """What was wanted of one file, and how the file is."""
+    """The wanted rows of one file, and what state the file is in."""
 
     table: pa.Table
     problem: str = ""  # empty: the file is whole
@@ -76,7 +76,7 @@ def salvage(path: Path, schema: pa.Schema, want: Want = EVERYTHING, *, room_byte
 
 
 def sealed_rows(path: Path) -> int:
-    """How many rows a sealed file claims to hold; -1 when it cannot be read."""
+    """Return how many rows a sealed file claims to hold; -1 when it cannot be read."""
     import pyarrow.parquet as pq
 
     try:
@@ -86,7 +86,7 @@ def sealed_rows(path: Path) -> int:
 
 
 def stream_batches(path: Path, schema: pa.Schema, verdict: Verdict, *, projected: bool) -> Iterator[pa.RecordBatch]:
-    """Whole batches up to the end or the first damage, then what only the journal holds; the verdict names damage."""
+    """Yield whole batches up to the end or damage, then what only the journal holds; `verdict` names damage."""
     journal = read_journal(journal_path(path))
     n_batches, is_open = 0, False
     try:
@@ -113,7 +113,7 @@ def stream_batches(path: Path, schema: pa.Schema, verdict: Verdict, *, projected
 def _latest(
     journal: Journaled, path: Path, n_batches: int, schema: pa.Schema, verdict: Verdict
 ) -> Iterator[pa.RecordBatch]:
-    """What the journal holds of a stream, if the stream does not hold it yet."""
+    """Yield what the journal holds of a stream, if the stream does not hold it yet."""
     is_of_events = path.name.startswith("events-")
     n_before = journal.head.events if is_of_events else journal.head.steps
     if n_before >= 0 and n_batches > max(n_before, 1):  # a stream that came later began with an empty batch
@@ -126,14 +126,14 @@ def _latest(
 
 
 def _positions(path: Path, schema: pa.Schema) -> Sequence[int]:
-    """Where the wanted columns stand in a stream; one that came later may be missing."""
+    """Return where the wanted columns are in a stream; a column of a later version may be missing."""
     with pa.OSFile(str(path), "rb") as file, ipc.open_stream(file) as reader:
         found = (reader.schema.get_field_index(name) for name in schema.names)
         return [at for at in found if at >= 0]
 
 
 def sealed_batches(path: Path, schema: pa.Schema, verdict: Verdict, *, projected: bool) -> Iterator[pa.RecordBatch]:
-    """Batches of a sealed file; the verdict says what is wrong with it, and then none of them can be trusted."""
+    """Yield batches of a sealed file; if `verdict` says that something is wrong, none can be trusted."""
     import pyarrow.parquet as pq
 
     try:
@@ -159,7 +159,7 @@ def sealed_batches(path: Path, schema: pa.Schema, verdict: Verdict, *, projected
 def fitted(
     batch: pa.RecordBatch, schema: pa.Schema, known: Mapping[str, pa.Array] = MappingProxyType({})
 ) -> pa.RecordBatch:
-    """The batch in the columns of `schema`, checked down to each offset and each character.
+    """Return the batch in the columns of `schema`, checked down to each offset and each character.
 
     Args:
         batch: as it was read.
@@ -198,7 +198,7 @@ def _started_ns(found: pa.Schema, path: Path) -> int:
 
 
 def newer_format(written_as: int, path: Path) -> CorruptRecordingError:
-    """The error for a recording of a later format than this version knows."""
+    """Return the error for a recording of a later format than this version knows."""
     return CorruptRecordingError(
         f"the recording has format {written_as}, this version reads up to {FORMAT}",
         where=str(path),

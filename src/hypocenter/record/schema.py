@@ -79,7 +79,7 @@ STEPS = pa.schema(
 
 
 def encoded(schema: pa.Schema) -> pa.Schema:
-    """The same columns with words as numbers into a dictionary: each word is compared once, not in every row."""
+    """Return the columns with words as numbers into a dictionary: each word is compared once, not in every row."""
     words = pa.dictionary(pa.int32(), pa.string())
     return pa.schema([f.with_type(words) if f.type == pa.string() else f for f in schema])
 
@@ -94,19 +94,19 @@ _NO_SOURCE = (None,) * len(_SOURCE)
 
 
 def reading_row(reading: Reading) -> Row:
-    """The values of a reading, in the order of `READINGS`."""
+    """Return the values of a reading, in the order of `READINGS`."""
     source = reading.source
     lines = _NO_SOURCE if source is None else (source.file, source.line, source.text, source.function)
     return (*_own_values(reading), *lines, *_summary_values(reading.summary), *_later_values(reading))
 
 
 def whole_row(values: Sequence[Any]) -> Row:
-    """A row as it was written, by this version or by one that had no columns of _LATER yet."""
+    """Return a row as it was written, with None for columns of _LATER that an older version did not have."""
     return (*values, *(None for _ in _LATER)) if len(values) == len(READINGS) - len(_LATER) else tuple(values)
 
 
 def step_row(step: StepRecord) -> Row:
-    """The values of a step record, in the order of `STEPS`."""
+    """Return the values of a step record, in the order of `STEPS`."""
     return _step_values(step)
 
 
@@ -140,7 +140,7 @@ def batch_of(
 
 
 def column(field: pa.Field, values: Sequence[Any]) -> pa.Array:
-    """One column of one batch; raises when a value does not fit."""
+    """Return one column of one batch; raises when a value does not fit."""
     if field.name in _LISTS:
         array = _list_column(field, values)
     else:
@@ -179,7 +179,7 @@ _HIST, _SKETCH = _SUMMARY_NAMES.index("hist"), _SUMMARY_NAMES.index("sketch")
 
 
 def _reading(row: tuple[Any, ...]) -> Reading:
-    """One row; a failed run of many ranks has millions of them."""
+    """Turn one row into a reading, fast: a failed run of many ranks has millions of rows."""
     own, values = list(row[:_N_OWN]), list(row[_N_OWN + _N_SOURCE : -_N_LATER])
     for at in _TUPLES:
         own[at] = tuple(own[at])

@@ -66,7 +66,7 @@ def _write_groups(batches: Iterable[pa.RecordBatch], schema: pa.Schema, part: Pa
 
 
 def _by_encoding(schema: pa.Schema) -> tuple[Sequence[str], Sequence[str]]:
-    """Parquet column paths of floating-point values, and of the rest."""
+    """Return the Parquet column paths of floating-point values, and those of the rest."""
     reals: list[str] = []
     others: list[str] = []
     for field in schema:

@@ -31,7 +31,7 @@ _POLL_S = 0.05
 def shared_run_directory(
     out: str | None, force: bool, task: Task, *, attempt: int = 0, wait_s: float = WAIT_S, warn: Callable[[str], object]
 ) -> Path:
-    """The run directory of this task's job: `out`, or `runs/job-<job>`.
+    """Return the run directory of this task's job: `out`, or `runs/job-<job>`.
 
     Args:
         attempt: above 0, a recording with this job's mark is gone on with.
@@ -87,7 +87,7 @@ def _claimed(path: Path, force: bool, task: Task) -> Path:
 
 
 def _has_only_whereabouts(path: Path) -> bool:
-    """Whether other tasks of a job that begins have said where they are, and nobody has recorded anything yet."""
+    """Return whether tasks of a job that begins have said where they are, but recorded nothing yet."""
     if not path.is_dir() or (path / RUN_FILE).exists():
         return False
     folders = rank_directories(path)

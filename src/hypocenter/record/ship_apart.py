@@ -10,7 +10,7 @@ from hypocenter.record.shipping import Freight, is_being_written
 
 
 def main(words: list[str]) -> int:
-    """Ship. The last line on stderr says why not."""
+    """Ship the files; the last line on stderr says why not. Return 0, or 1 on failure."""
     run, folder, address, *rest = words
     also = tuple(word for word in rest if word != "--over")
     freight = Freight(run=Path(run), folder=Path(folder), address=address, also=also)

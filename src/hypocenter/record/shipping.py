@@ -34,31 +34,31 @@ _ERRORS_AT_MOST = 3  # files of one round that do not arrive, before it is given
 
 
 class Shipped(msgspec.Struct, frozen=True):
-    """A file that is elsewhere."""
+    """Size and checksum of a file that is elsewhere."""
 
     size: int
     sha256: str
 
 
 class Manifest(msgspec.Struct):
-    """manifest.json of a rank: what of it is there, by path below the rank's folder."""
+    """manifest.json of a rank: which of its files are there, by path below the rank's folder."""
 
     format: int = 1
     files: dict[str, Shipped] = msgspec.field(default_factory=dict[str, Shipped])
 
 
 def read_manifest(data: bytes) -> Manifest:
-    """Raises msgspec.MsgspecError for bytes that are none."""
+    """Read a manifest. Raises msgspec.MsgspecError for bytes that are none."""
     return msgspec.json.decode(data[:_LARGEST_MANIFEST], type=Manifest)
 
 
 def is_being_written(name: str) -> bool:
-    """Whether a file of this name changes while its process lives: streams, the journal, whereabouts."""
+    """Return whether a file so named changes while its process lives: streams, the journal, whereabouts."""
     return name.endswith(STREAM_SUFFIX) or name.startswith(("journal-", "whereabouts"))
 
 
 def digest_of(path: Path) -> Shipped:
-    """Size and SHA-256 of a file. Raises OSError."""
+    """Return the size and SHA-256 of a file. Raises OSError."""
     found, size = hashlib.sha256(), 0
     with path.open("rb") as file:
         while piece := file.read(_PIECE):
@@ -89,7 +89,7 @@ class Freight:
     _filesystem: tuple[Any, str] | None = None
 
     def ship(self, left_out: Callable[[str], bool], stop: Callable[[], bool] = lambda: False) -> None:
-        """Make what is there the same as what is here.
+        """Make the files there the same as those here.
 
         Args:
             left_out: whether a file is still being written.
@@ -127,7 +127,7 @@ class Freight:
                 filesystem.pipe_file(f"{root}/{name}", (self.run / name).read_bytes())
 
     def unshipped(self, left_out: Callable[[str], bool] = lambda _: False) -> list[str]:
-        """Files that are here and are not known to be there as they are."""
+        """Return the files here that are not known to be there as they are."""
         there = self._there.files if self._there is not None else {}
         return [name for name, state in self._here(left_out).items() if there.get(name) != state]
 
@@ -141,7 +141,7 @@ class Freight:
             filesystem.pipe_file(path, msgspec.json.encode(there))
 
     def _put(self, filesystem: Any, path: Path, target: str, state: Shipped) -> bool:
-        """Whether the file is there now, as it was when it was looked at."""
+        """Bring a file there; return whether it is there now as it was when it was looked at."""
         try:
             if _is_local(filesystem):
                 filesystem.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH120 - of a path elsewhere
@@ -194,7 +194,7 @@ Ship = Callable[[Freight, bool, float], str]
 
 
 def apart(freight: Freight, is_over: bool, timeout_s: float) -> str:
-    """Ship in a process of its own: a program that ends can start no more threads, and stores' clients need some.
+    """Ship in a process of its own: an ending program cannot start threads, which stores' clients need.
 
     It shares no lock, no interpreter and no memory with training. It goes on when the program dies.
     """
@@ -232,7 +232,7 @@ class Shipper:
         self._is_failing = False
 
     def ask(self) -> None:
-        """There is something new. Returns at once."""
+        """Say that there is something new to ship. Returns at once."""
         with self._lock:
             self._n_asked += 1
             if self._thread is None and not self._called_off.is_set():
@@ -242,14 +242,14 @@ class Shipper:
                     self._thread = thread
 
     def wait(self, timeout_s: float | None = None) -> bool:
-        """Until all that was asked for is there; whether it is."""
+        """Wait until all that was asked for is there; return whether it is."""
         thread = self._thread
         if thread is not None:
             thread.join(timeout_s)
         return self._n_done == self._n_asked
 
     def close(self, timeout_s: float) -> None:
-        """Nobody writes any more: ship the rest, at most so long, or say that it is only here."""
+        """Ship the rest, within `timeout_s`, or say that it is only here: nobody writes any more."""
         self._called_off.set()
         self.wait(timeout_s)
         why = self._ship(self._freight, True, timeout_s)
@@ -290,7 +290,7 @@ class Shipper:
 
 
 def ship_run(run: Path, address: str, ranks: Collection[Path]) -> int:
-    """Ship all of a recording that nobody writes any more. Gives the number of files. Raises as the store does."""
+    """Ship all of a recording that nobody writes any more; return the number of files. Raises as the store does."""
     n_files = 0
     for i, folder in enumerate(sorted(ranks)):
         freight = Freight(run=run, folder=folder, address=address, also=(RUN_FILE,) if i == 0 else ())

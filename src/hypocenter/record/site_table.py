@@ -21,7 +21,7 @@ Cell = str | int | float | None
 
 
 class SiteTable:
-    """Readings in, at most `MOST_SITES` rows out, in the order in which sites came."""
+    """Takes readings and makes a table of at most `MOST_SITES` rows, in the order in which sites came."""
 
     def __init__(self) -> None:
         self._rows: dict[tuple[str, str, str], tuple[Reading, float, int]] = {}
@@ -47,13 +47,13 @@ class SiteTable:
             self._rows[key] = reading, max(largest, summary.absmax), n_bad + summary.n_nonfinite
 
     def rows(self) -> list[list[Cell]]:
-        """One row for each site, in the order of `COLUMNS`. Of norms alone, extremes are not known: None."""
+        """Return one row for each site, in the order of `COLUMNS`; extremes of norms alone are None."""
         while self._norms:
             self._each(self._norms.popitem()[1])
         return [_row(*kept) for kept in self._rows.values()]
 
     def csv(self) -> str:
-        """The same as CSV with a head."""
+        """Return the rows as CSV with a head."""
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([COLUMNS, *self.rows()])
         return text.getvalue()

@@ -6,7 +6,7 @@ from hypocenter.nouns import StepRecord
 
 
 def numbers_of(step: StepRecord) -> dict[str, float]:
-    """Its numbers: loss, grad_norm, loss_scale and lr as far as they are known; then times and counts."""
+    """Return a step's numbers: loss, grad_norm, loss_scale and lr where known; then times and counts."""
     known = {"loss": step.loss, "grad_norm": step.grad_norm, "loss_scale": step.loss_scale, "lr": step.lr}
     return {
         **{name: value for name, value in known.items() if value is not None},
@@ -18,7 +18,7 @@ def numbers_of(step: StepRecord) -> dict[str, float]:
 
 
 def is_bad(step: StepRecord) -> bool:
-    """Whether something of it was not finite, or a failure was looked into."""
+    """Return whether something of the step was not finite, or a failure was looked into."""
     return bool(step.n_bad_grads or step.finding)
 
 
@@ -41,7 +41,7 @@ class Course:
         self._n_skipped += step.skipped
 
     def numbers(self) -> dict[str, float]:
-        """Those of the latest step, its number, and the counts: `n_steps`, `n_bad_steps`, `n_skipped_steps`."""
+        """Return the numbers of the latest step, its number, and `n_steps`, `n_bad_steps`, `n_skipped_steps`."""
         if self.latest is None:
             return {}
         counts = {"n_steps": self._n_steps, "n_bad_steps": self._n_bad, "n_skipped_steps": self._n_skipped}

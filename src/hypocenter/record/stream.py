@@ -119,12 +119,12 @@ class AppendedFile:
             raise FileNotFoundError(f"{self.path} was deleted while it was written")
 
     def clear(self) -> None:
-        """Take everything out again."""
+        """Remove everything from the file."""
         os.ftruncate(self._fd, 0)
         self.n_bytes = 0
 
     def close(self) -> None:
-        """Close it as it is. Safe to call twice."""
+        """Close the file as it is. Safe to call twice."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)

@@ -66,7 +66,7 @@ _decode = msgspec.msgpack.Decoder(Head | _Template | _Step).decode
 
 
 def open_regular(path: Path) -> int:
-    """A descriptor of a regular file, to read from: a link, a pipe or a device is refused. Raises OSError."""
+    """Open a regular file for reading; a link, a pipe or a device is refused. Raises OSError."""
     flags = (getattr(os, name, 0) for name in ("O_NOFOLLOW", "O_NONBLOCK", "O_CLOEXEC", "O_BINARY"))  # as there are
     fd = os.open(path, sum(flags, os.O_RDONLY))
     if stat.S_ISREG(os.fstat(fd).st_mode):
@@ -76,7 +76,7 @@ def open_regular(path: Path) -> int:
 
 
 def read_regular(path: Path, most_bytes: int) -> bytes:
-    """The beginning of a regular file. Raises OSError."""
+    """Read the beginning of a regular file. Raises OSError."""
     with os.fdopen(open_regular(path), "rb") as file:
         return file.read(most_bytes)
 
@@ -91,7 +91,7 @@ class News:
 
 
 class RankTail:
-    """The steps of one rank, of all processes that were it.
+    """Follows the steps of one rank, of all processes that were it.
 
     Args:
         folder: of the rank.
@@ -104,7 +104,7 @@ class RankTail:
         self._has_given = False
 
     def look(self) -> News:
-        """Whole steps that nobody was given yet. Damage is said, never raised; nothing waits."""
+        """Return whole steps that were not given yet. Damage is said, never raised; nothing waits."""
         try:
             changed_ns = self._folder.stat().st_mtime_ns
             if changed_ns != self._listed_ns:
@@ -126,7 +126,7 @@ class RankTail:
         return attempts.numbers_of(read_place(self._folder))
 
     def _in_order(self, rows: dict[str, list[StepRecord]]) -> Iterator[StepRecord]:
-        """Steps by attempt; those that a later attempt has done again are left out."""
+        """Yield steps by attempt, without those that a later attempt has done again."""
         numbers = self._numbers() if len(rows) > 1 else {}
         spans = {
             writer: attempts.Span(number=numbers[writer], first=tail.first_step, last=tail.first_step)
@@ -140,7 +140,7 @@ class RankTail:
 
 
 class _WriterTail:
-    """The steps of one process: of its segments, one after the other."""
+    """Follows the steps of one process: its segments, one after the other."""
 
     def __init__(self) -> None:
         self.problem, self.started_ns = "", 0
@@ -151,7 +151,7 @@ class _WriterTail:
         self._last_step = _UNKNOWN  # that was given
 
     def list(self, parts: Sequence[Part]) -> None:
-        """What there is now, segments in order."""
+        """Take over the list of the segments that there are now, in order."""
         self._standing = frozenset(part.stream for part in parts)
         known = {part.stream for part, _ in self._open}
         for part in parts:
@@ -162,7 +162,7 @@ class _WriterTail:
         self._open.sort(key=lambda each: (each[0].last, each[0].is_gathered))
 
     def look(self) -> list[StepRecord]:
-        """Whole steps that nobody was given yet."""
+        """Return whole steps that were not given yet."""
         given: list[StepRecord] = []
         for part, tail in self._open:
             records = tail.look()
@@ -178,7 +178,7 @@ class _WriterTail:
 
 
 class _StepsTail:
-    """The steps of one segment: its stream, its journal, and the sealed file that they become."""
+    """Follows the steps of one segment: its stream, its journal, and the sealed file that they become."""
 
     def __init__(self, stream: Path) -> None:
         self.problem = ""
@@ -193,7 +193,7 @@ class _StepsTail:
 
     @property
     def is_over(self) -> bool:
-        """All of it was given."""
+        """Whether all of its steps were given."""
         return self._n_sealed >= 0
 
     def look(self) -> list[StepRecord]:
@@ -219,7 +219,7 @@ class _StepsTail:
         given.append(record)
 
     def _read_stream(self, given: list[StepRecord]) -> bool:
-        """Whole batches that came since; whether there is a stream."""
+        """Read whole batches that came since; return whether there is a stream."""
         try:
             while data := _since(self._path, self._at):
                 begin = self._at
@@ -258,7 +258,7 @@ class _StepsTail:
         self._n_batches += 1
 
     def _read_sealed(self, given: list[StepRecord]) -> None:
-        """Its process has ended well, and all its steps are in one file that changes no more."""
+        """Read the sealed file, which changes no more: its process has ended well."""
         if (n_rows := sealed_rows(self._sealed)) < 0:
             self.is_gone = not self._sealed.exists()
             return
@@ -271,7 +271,7 @@ class _StepsTail:
 
 
 class _JournalTail:
-    """Step records of a journal.
+    """Follows the step records of a journal.
 
     Attributes:
         n_batches: that the stream of steps held when the journal was begun; -1 while nothing is known.
@@ -286,7 +286,7 @@ class _JournalTail:
         self.n_batches, self.n_steps, self.problem, self._at, self._head = _UNKNOWN, 0, "", 0, head
 
     def look(self) -> list[StepRecord]:
-        """Records that came since; all of them if the journal was begun anew."""
+        """Return the records that came since; all of them if the journal was begun anew."""
         try:
             fd = open_regular(self._path)
         except FileNotFoundError:
@@ -318,7 +318,7 @@ class _JournalTail:
 
 
 def _since(path: Path, at: int) -> bytes:
-    """What a file holds from a place on. Raises OSError."""
+    """Return what a file holds from an offset on. Raises OSError."""
     fd = open_regular(path)
     try:
         return _rest(fd, at)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Of a tensor that lies over several ranks: its whole shape, and where the part here starts."""
+    """The part of a tensor that lies over several ranks: the whole shape, and where this part starts."""
 
     shape: tuple[int, ...]
     offset: tuple[int, ...]
@@ -15,7 +15,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """Of one file. Names are the user's."""
+    """What a file of initial weights says of its tensors. Names are the user's."""
 
     parts: dict[str, Part] = field(default_factory=dict[str, Part])  # of tensors of which the file holds a part
     tied: dict[str, str] = field(default_factory=dict[str, str])  # further name -> the name under which it is held

@@ -115,12 +115,12 @@ class Whereabouts:
 
     @property
     def was_interrupted(self) -> bool:
-        """Whether somebody or the program itself wanted this end: Ctrl-C, `sys.exit`."""
+        """Whether somebody, or the program itself, wanted this end: Ctrl-C, `sys.exit`."""
         return self.exit is not None and self.exit.type in _WANTED and not self.exit.in_thread
 
     @property
     def death(self) -> str:
-        """Of what the process died, `died of IndexError`; "" where it did not, or nothing is known of it."""
+        """What the process died of, `died of IndexError`; "" where it did not die, or it is not known."""
         if self.has_raised and self.exit is not None and not self.was_interrupted:
             return f"died of {self.exit.type} at step {self.step}"
         is_over = self.exit is not None and not self.exit.in_thread
@@ -138,17 +138,17 @@ class Whereabouts:
 
     @property
     def is_inside(self) -> bool:
-        """Whether it waits in a collective."""
+        """Whether the rank waits in a collective."""
         return self.call is not None and self.call.state == "inside"
 
     @property
     def last_ns(self) -> int:
-        """Unix time of the last sign of life of any kind."""
+        """The Unix time of the last sign of life of any kind, in nanoseconds."""
         return self._last()[0]
 
     @property
     def last_mono_ns(self) -> int:
-        """The same on the monotonic clock."""
+        """The time of the last sign of life on the monotonic clock, in nanoseconds."""
         return self._last()[1]
 
     def _last(self) -> tuple[int, int]:
@@ -159,7 +159,7 @@ class Whereabouts:
 
 
 def read_whereabouts(folder: Path, name: str = WHEREABOUTS_FILE) -> Whereabouts | None:
-    """What the file of a rank folder says; None when there is none, or none that can be trusted."""
+    """Read the file of a rank folder; None when there is none, or none that can be trusted."""
     try:
         with (folder / name).open("rb") as file:
             data = file.read(STACK_AT + MAX_STACK_BYTES)
@@ -171,7 +171,7 @@ def read_whereabouts(folder: Path, name: str = WHEREABOUTS_FILE) -> Whereabouts 
 
 
 def read_earlier(folder: Path) -> list[Whereabouts]:
-    """What the files of earlier attempts say, and this one's if a later attempt never got as far as to write one."""
+    """Read the files of earlier attempts, and this one's if a later attempt never wrote one."""
     try:
         names = [path.name for path in folder.iterdir() if path.name.startswith(WHEREABOUTS_FILE)]
     except OSError:
@@ -180,12 +180,12 @@ def read_earlier(folder: Path) -> list[Whereabouts]:
 
 
 def group_key(group: str, ranks: tuple[int, ...]) -> int:
-    """The same number on every rank of a group; different groups of one name differ by their ranks."""
+    """Return a number that is the same on every rank of a group; groups of one name differ by their ranks."""
     return zlib.crc32(f"{group}|{','.join(map(str, ranks))}".encode())
 
 
 def packed_ranks(ranks: tuple[int, ...]) -> bytes:
-    """`0-511` or `0-504:8` for ranks at equal distances, else a list; empty when that is longer than its field."""
+    """Return `0-511` or `0-504:8` for ranks at equal distances, else a list; empty when too long for its field."""
     step = ranks[1] - ranks[0] if len(ranks) > 1 else 1
     if len(ranks) > 2 and step > 0 and ranks == tuple(range(ranks[0], ranks[-1] + 1, step)):
         return f"{ranks[0]}-{ranks[-1]}:{step}".encode()
@@ -244,7 +244,7 @@ def _exit(end: tuple[Any, ...]) -> Exit:
 
 
 def _part(data: bytes, layout: Struct, at: int) -> tuple[Any, ...] | None:
-    """The fields of a part; None when its check sum is wrong, as in a part never written."""
+    """Return the fields of a part; None when its checksum is wrong, as in a part that was never written."""
     body = data[at : at + layout.size]
     check = data[at + layout.size : at + layout.size + CRC.size]
     if len(check) < CRC.size or not any(body) or CRC.unpack(check)[0] != zlib.crc32(body):

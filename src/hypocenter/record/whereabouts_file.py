@@ -77,26 +77,26 @@ class WhereaboutsFile:
         os.pwrite(self._fd, body + _pack_crc(zlib.crc32(body)), SLOTS_AT[generation & 1])
 
     def beat(self) -> None:
-        """A sign of life."""
+        """Write a sign of life."""
         self._put(BEAT, BEAT_AT, (time.monotonic_ns(), time.time_ns()))
 
     def look(self, generation: int, site: str, line: str) -> None:
-        """What the stack shows of a rank that has stayed where a slot says that it is."""
+        """Write what the stack shows of a rank that has stayed where a slot says that it is."""
         self._put(LOOK, LOOK_AT, (generation, _cut(site, 144), _cut(line, 160)))
 
     def end(self, kind: int, name: str = "", text: str = "") -> None:
-        """How the process ends (RAISED, ENDED, IN_THREAD)."""
+        """Write how the process ends (RAISED, ENDED, IN_THREAD)."""
         fields = kind, time.monotonic_ns(), time.time_ns(), _cut(name, 64), _cut(text, 640)
         self._put(END, END_AT, fields)
 
     def stack_file(self) -> int:
-        """A descriptor of its own whose next write goes where the stack of a SIGTERM belongs."""
+        """Return a new descriptor whose next write goes where the stack of a SIGTERM belongs."""
         fd = os.open(self.path, os.O_WRONLY | os.O_CLOEXEC)
         os.lseek(fd, STACK_AT, os.SEEK_SET)
         return fd
 
     def close(self) -> None:
-        """Let the file go; it stays as it is."""
+        """Close the file; it stays as it is."""
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)

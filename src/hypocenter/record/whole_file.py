@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Put a file in place, in a folder that is there. Raises OSError."""
+    """Write a file that appears whole, in a folder that is there. Raises OSError."""
     part = written_beside(path, data)
     try:
         part.replace(path)
@@ -18,7 +18,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def written_beside(path: Path, data: bytes) -> Path:
-    """A new hidden file beside it, of a name that no other process on any machine takes. Raises OSError."""
+    """Write a new hidden file beside it, with a name that no other process on any machine uses. Raises OSError."""
     part = path.with_name(f".{path.name}-{socket.gethostname()}-{os.getpid()}-{time.monotonic_ns()}")
     try:
         with part.open("xb") as file:

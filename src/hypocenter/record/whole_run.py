@@ -18,7 +18,7 @@ _NAMED_AT_MOST = 8  # missing ranks that a problem lists by number
 
 
 def missing_ranks(run: Run, ranks: Mapping[int, Path]) -> list[str]:
-    """Which ranks of the job left no recording, in one line; none when all are there."""
+    """Say in one line which ranks of the job left no recording; [] when all are there."""
     n_missing = run.world_size - sum(rank < run.world_size for rank in ranks)
     if n_missing <= 0:
         return []
@@ -29,7 +29,7 @@ def missing_ranks(run: Run, ranks: Mapping[int, Path]) -> list[str]:
 
 
 def read_run_file(directory: Path) -> tuple[Run, list[str]]:
-    """run.json, and what is wrong with it. Raises CorruptRecordingError when a newer Hypocenter wrote it."""
+    """Return run.json, and what is wrong with it. Raises CorruptRecordingError when it is of a newer version."""
     path = directory / RUN_FILE
     unknown = Run(format=FORMAT, name=directory.resolve().name, world_size=0)
     try:
@@ -46,7 +46,7 @@ def read_run_file(directory: Path) -> tuple[Run, list[str]]:
 
 
 def require_recording(directory: Path) -> None:
-    """Raises NoRecordingError with what is there instead, and what to name."""
+    """Raise NoRecordingError, with what is there instead and what to name, unless this is a recording."""
     if is_recording(directory):
         return
     try:
@@ -69,7 +69,7 @@ def require_recording(directory: Path) -> None:
 
 
 def newest_run(folder: Path | None = None) -> Path:
-    """The recording below `folder` whose program was started last; of those that do not say, the one written last.
+    """Return the recording below `folder` whose program was started last; if not known, the one written last.
 
     Args:
         folder: `runs` of the current folder where none is given.

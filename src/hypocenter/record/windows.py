@@ -41,7 +41,7 @@ WINDOW_READS = ("step", *_KEYS, *_COUNTS, "min", "max", "absmin", "absmax", "sum
 
 
 def of_readings(table: pa.Table | pa.RecordBatch, width: int = WIDTH) -> pa.Table:
-    """The windows of readings: at least the columns WINDOW_READS."""
+    """Return the windows of readings, which have at least the columns WINDOW_READS."""
     real = _real(table)
     bad = sum(np.asarray(table[name]) for name in ("n_nan", "n_posinf", "n_neginf"))
     is_value = _is_text(table, "port", "value")
@@ -58,12 +58,12 @@ def of_readings(table: pa.Table | pa.RecordBatch, width: int = WIDTH) -> pa.Tabl
 
 
 def of_steps(table: pa.Table | pa.RecordBatch, width: int = WIDTH) -> pa.Table:
-    """The windows of step records: one row for each of their numbers, phase `step`."""
+    """Return the windows of step records: one row for each of their numbers, phase `step`."""
     return merge([_of_record(table, name, width) for name in _RECORDED], width)
 
 
 def merge(tables: list[pa.Table], width: int) -> pa.Table:
-    """Windows put together; those that are narrower than `width` become as wide."""
+    """Merge windows; those that are narrower than `width` become as wide."""
     table = pa.concat_tables([WINDOWS.empty_table(), *tables])
     if not table.num_rows:
         return table
@@ -103,7 +103,7 @@ def _of_record(table: pa.Table | pa.RecordBatch, name: str, width: int) -> pa.Ta
 
 
 def _sized(columns: dict[str, Any], size: np.ndarray, has_size: np.ndarray, step: np.ndarray) -> dict[str, Any]:
-    """With what a window says of the sizes of its rows: how many, their sum, the least and the most and where."""
+    """Add what a window says of its rows' sizes: how many, their sum, the least and the most and where."""
     there = np.where(has_size, size, np.nan)
     return columns | {
         "n_rows": np.ones_like(step), "n_sized": has_size.astype(np.int64), "total": np.where(has_size, size, 0.0),
@@ -116,7 +116,7 @@ _Keys = dict[str, tuple[np.ndarray, Any]]
 
 
 def _keys(table: pa.Table | pa.RecordBatch) -> _Keys:
-    """Of each key its number in each row, and the texts that the numbers stand for."""
+    """Return for each key its number in each row, and the texts that the numbers stand for."""
     found: _Keys = {}
     for name in _KEYS:
         array = table[name].combine_chunks() if isinstance(table, pa.Table) else table[name]
@@ -126,7 +126,7 @@ def _keys(table: pa.Table | pa.RecordBatch) -> _Keys:
 
 
 def _merged(keys: _Keys, step: np.ndarray, columns: dict[str, Any], width: int) -> pa.Table:
-    """One row for each window and key."""
+    """Return one row for each window and key."""
     if not len(step):
         return WINDOWS.empty_table()
     code = np.zeros(len(step), np.int64)
@@ -171,7 +171,7 @@ def _merged(keys: _Keys, step: np.ndarray, columns: dict[str, Any], width: int) 
 
 
 def _extremes(columns: dict[str, Any], order: np.ndarray, group: np.ndarray, starts: np.ndarray) -> dict[str, Any]:
-    """The least and the most size of each group, and at which step; of equal ones the first."""
+    """Return the least and the most size of each group, and at which step; of equal ones the first."""
     found: dict[str, Any] = {}
     for name, sign in (("least", 1.0), ("most", -1.0)):
         size, at = columns[name][order], columns[f"{name}_step"][order]
@@ -183,7 +183,7 @@ def _extremes(columns: dict[str, Any], order: np.ndarray, group: np.ndarray, sta
 
 
 def _real(table: pa.Table | pa.RecordBatch) -> Callable[[str], np.ndarray]:
-    """A column of numbers, with NaN where there is none."""
+    """Return a function that gives a column of numbers, with NaN where there is none."""
 
     def column(name: str) -> np.ndarray:
         array = table[name].combine_chunks() if isinstance(table, pa.Table) else table[name]
@@ -198,7 +198,7 @@ def _is_text(table: pa.Table | pa.RecordBatch, name: str, text: str) -> np.ndarr
 
 
 def _mixed(digest: np.ndarray, step: np.ndarray) -> np.ndarray:
-    """A digest with its step in it, so that a sum tells which digest was of which step (splitmix64's finish)."""
+    """Mix its step into each digest (splitmix64's finish), so that a sum tells which digest was of which step."""
     mixed = digest.astype(np.uint64) ^ (step.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15))
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)

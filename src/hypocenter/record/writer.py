@@ -71,7 +71,7 @@ class Writer:
 
     @property
     def bytes_written(self) -> int:
-        """Bytes handed to the operating system so far, before sealing."""
+        """The bytes handed to the operating system so far, before sealing."""
         return self._n_past_bytes + self._n_streamed + (self._journal.n_bytes if self._journal else 0)
 
     @property
@@ -140,7 +140,7 @@ class Writer:
                 self._end_segment(journal, self._keep)
 
     def _end_block(self, journal: Journal) -> None:
-        """Give the streams what only the journal holds."""
+        """Write to the streams what only the journal holds."""
         for stream, batch in ((self._events, self._block.events()), (self._steps, self._block.steps())):
             if stream is not None and batch is not None:
                 stream.append(batch)
@@ -151,7 +151,7 @@ class Writer:
         return self._n_steps >= keep.segment_steps or self._n_streamed >= keep.file_bytes
 
     def _end_segment(self, journal: Journal, keep: Keep) -> None:
-        """Begin new streams with the next step; the keeper looks after these."""
+        """End the segment: the next step begins new streams, and the keeper looks after these."""
         for stream in (self._events, self._steps):
             if stream is not None:
                 stream.close()
@@ -169,7 +169,7 @@ class Writer:
             self._ship.ask()
 
     def _opened(self) -> Journal:
-        """The journal, under a name that no earlier process has: numbers of processes come again in containers."""
+        """Return the journal, under a name that no earlier process has: containers repeat process numbers."""
         if self._segment:
             self._journal = Journal(journal_path(self._path("events")), self._mended)
             return self._journal
@@ -246,7 +246,7 @@ def _batches_in(stream: Stream | None) -> int:
 
 
 def host_name() -> str:
-    """This machine's name as a part of a file name."""
+    """Return this machine's name as a part of a file name."""
     name = "".join(c if c.isascii() and (c.isalnum() or c in "._") else "_" for c in socket.gethostname())
     return name[:64] or "host"
 

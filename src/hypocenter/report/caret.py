@@ -20,7 +20,7 @@ _CALLS: dict[str, tuple[str, ...]] = {
 
 
 def span(text: str, op: str | None) -> tuple[int, int]:
-    """Columns [start, stop) of `text` that `op` (`aten.mul.Tensor`) stands for.
+    """Return the columns [start, stop) of `text` that `op` (`aten.mul.Tensor`) stands for.
 
     When one expression fits, that one; when none or several do, the whole right-hand side: better wide than wrong.
     """
@@ -36,7 +36,7 @@ def span(text: str, op: str | None) -> tuple[int, int]:
 
 
 def window(text: str, start: int, stop: int, room: int) -> tuple[str, int, int]:
-    """At most `room` characters around [start, stop), `…` where something was left out, and the columns in them."""
+    """Cut `text` to `room` characters around [start, stop), `…` for what is left out; return it and its columns."""
     if len(text) <= room:
         return text, start, stop
     first = min(max(start - room // 4, 0), len(text) - room)

@@ -24,7 +24,7 @@ class Format:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Formats:
-    """All formats by name, and the ones that did not load."""
+    """All formats by name, and those that did not load."""
 
     by_name: dict[str, Format]
     broken: tuple[Broken, ...] = ()
@@ -39,12 +39,12 @@ FORMATS: Catalogue[Format] = Catalogue("hypocenter.report.formats", "hypocenter.
 
 
 def load() -> Formats:
-    """Import every format. A plug-in that fails is put among the broken ones."""
+    """Import every format; a plug-in that fails is put among the broken ones."""
     return Formats(by_name=FORMATS.entries(), broken=tuple(FORMATS.broken))
 
 
 def by_name(name: str) -> Format:
-    """The format of this name; built-in ones are found without importing the others.
+    """Return the format of this name; built-in ones are found without importing the others.
 
     Raises:
         UnknownNameError: nobody knows it; names the nearest.

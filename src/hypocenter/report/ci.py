@@ -16,7 +16,7 @@ _SARIF = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sar
 
 
 def junit(suite: Element) -> str:
-    """The document of one suite, whose counts are taken from its test cases."""
+    """Return the document of one suite, whose counts are taken from its test cases."""
     suite.set("tests", str(len(suite.findall("testcase"))))
     suite.set("failures", str(len(suite.findall("testcase/failure"))))
     suite.set("errors", str(len(suite.findall("testcase/error"))))
@@ -27,12 +27,12 @@ def junit(suite: Element) -> str:
 
 
 def xml_text(text: str) -> str:
-    """The text with `?` for what XML cannot hold."""
+    """Return the text with `?` for characters that XML cannot hold."""
     return _NOT_XML.sub("?", text)
 
 
 def sarif(rules: Sequence[str], results: Sequence[dict[str, Any]], doubt: str | None = None) -> str:
-    """A SARIF 2.1.0 log with one run, which code-scanning tools show beside the source line.
+    """Return a SARIF 2.1.0 log with one run, which code-scanning tools show beside the source line.
 
     Args:
         rules: their ids.
@@ -50,7 +50,7 @@ def sarif(rules: Sequence[str], results: Sequence[dict[str, Any]], doubt: str | 
 def sarif_result(
     rule: str, index: int, level: str, text: str, name: str, file: str = "", line: int | str = 1
 ) -> dict[str, Any]:
-    """One result, about something of this name, at a source line where there is one."""
+    """Return one result, about something of this name, at a source line where there is one."""
     location: dict[str, Any] = {"logicalLocations": [{"fullyQualifiedName": name}]}
     if file:
         uri = Path(file).as_uri() if Path(file).is_absolute() else Path(file).as_posix()
@@ -62,7 +62,7 @@ def sarif_result(
 
 
 def annotation(level: str, text: str, title: str, file: str = "", line: int | str = 0) -> str:
-    """A workflow command of GitHub Actions, on one line: an annotation, on a source line where there is one.
+    """Return a workflow command of GitHub Actions, on one line: an annotation, at a source line where there is one.
 
     Args:
         level: error, warning or notice.

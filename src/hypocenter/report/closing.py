@@ -28,7 +28,7 @@ def closing(
     recorded: Recorded, diagnosis: Diagnosis, records: Sequence[StepRecord], screen: Screen, has_unicode: bool = True,
     grid: RankGrid | None = None,
 ) -> str:  # fmt: skip
-    """The whole text, ready to print."""
+    """Return the whole text that is printed when a run ends."""
     curves = list(_curves(records, screen.width, ascii_only=not has_unicode))
     head = "".join(f"{line}\n" for line in ["", *curves, ""]) if curves else "\n"
     lines = (*_imposed(recorded.run.imposed), cost(recorded.directory, records))
@@ -36,7 +36,7 @@ def closing(
 
 
 def _imposed(imposed: Mapping[str, str]) -> Iterator[str]:
-    """What the program was made to do: its numbers are not those of a plain run."""
+    """Yield a line that says what the program was made to do: its numbers are not those of a plain run."""
     words = [text for name, text in imposed.items() if name != _VARIABLES]
     n_variables = len(imposed.get(_VARIABLES, "").split())
     if n_variables:
@@ -57,7 +57,7 @@ def _curves(records: Sequence[StepRecord], width: int, *, ascii_only: bool) -> I
 
 
 def bytes_written(run_dir: Path) -> int:
-    """Bytes of all files in the run directory; files that vanish meanwhile count as nothing."""
+    """Return the size of all files in the run directory in bytes; files that vanish meanwhile count as nothing."""
     total = 0
     for path in run_dir.rglob("*"):
         try:
@@ -68,7 +68,7 @@ def bytes_written(run_dir: Path) -> int:
 
 
 def overhead(records: Sequence[StepRecord]) -> str:
-    """`overhead 1.3 ms per step (0.8 %)`, empty when no step was timed; a share only of steps that take long.
+    """Say the `overhead 1.3 ms per step (0.8 %)`; empty when no step was timed, a share only if steps take long.
 
     Steps that were replayed are left out if others exist, and the first two are told apart if they cost more.
     """
@@ -90,7 +90,7 @@ def _mean(records: Sequence[StepRecord], name: str) -> float:
 
 
 def cost(run_dir: Path, records: Sequence[StepRecord]) -> str:
-    """`wrote 1.2 MiB to runs/0412, overhead 1.3 ms per step, and 2.1 s for 1 step that failed`."""
+    """Say `wrote 1.2 MiB to runs/0412, overhead 1.3 ms per step, and 2.1 s for 1 step that failed`."""
     text = f"wrote {wording.byte_size(bytes_written(run_dir))} to {wording.clean(str(run_dir))}"
     if told := overhead(records):
         text += f", {told}"
@@ -102,7 +102,7 @@ def cost(run_dir: Path, records: Sequence[StepRecord]) -> str:
 
 
 def sparkline(values: Sequence[float | None], width: int = 60, *, ascii_only: bool = False) -> str:
-    """One character per value, or per span of values when there are more than `width`.
+    """Draw one character per value, or per span of values when there are more than `width`.
 
     The height is the last finite value of the span between the smallest and the largest finite value of all; a span
     with a value that is not finite shows a cross, and one without values a space.

@@ -14,7 +14,7 @@ _SHORTEST = 24  # columns of a name that still tells it from others
 def aligned(
     rows: Sequence[Sequence[str]], *, right: frozenset[int] = frozenset(), room: int | None = None, name: int = 0
 ) -> Iterator[str]:
-    """One line per row, columns two spaces apart; column numbers in `right` are flushed right.
+    """Yield one line per row, columns two spaces apart; column numbers in `right` are flushed right.
 
     Args:
         room: columns of the terminal; None where there is none and nothing is cut.
@@ -35,7 +35,7 @@ def aligned(
 
 
 def cut_rows(n_shown: int, n_all: int, noun: str, how: str) -> Iterator[str]:
-    """A line that says how many rows were left out and how to see them; none if all are there."""
+    """Yield a line that says how many rows were left out and how to see them; nothing if all are there."""
     if n_shown < n_all:
         yield f"{wording.count(n_all - n_shown, noun)} not shown, {how}"
 

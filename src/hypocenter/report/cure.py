@@ -24,7 +24,7 @@ _DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def render(found: Answer, screen: Screen | None = None) -> str:
-    """The whole text, ready to print."""
+    """Return the whole text, ready to print."""
     screen = screen or Screen()
     return to_text(_lines(found, screen.width), screen)
 
@@ -101,7 +101,7 @@ def _table(alternatives: tuple[Alternative, ...], width: int) -> Iterator[Text]:
 
 
 def row(tried: Alternative) -> tuple[str, ...]:
-    """What was tried, in the columns of HEADING."""
+    """Return what was tried, in the columns of HEADING."""
     scale = f" {wording.clean(tried.targets[0])}" if tried.action == "lower-scale" and tried.targets else ""
     return (
         f"{wording.clean(tried.action)}{scale}",

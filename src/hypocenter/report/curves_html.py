@@ -20,7 +20,7 @@ _MARKS = {
 
 
 def render(found: CurveComparison, charts: Sequence[tuple[str, CurveComparison]]) -> str:
-    """The page as text.
+    """Return the page as HTML text.
 
     Args:
         charts: names of quantities, and a comparison whose track holds each.
@@ -46,7 +46,7 @@ def render(found: CurveComparison, charts: Sequence[tuple[str, CurveComparison]]
 
 
 def _drawn(name: str, chart: CurveComparison, found: CurveComparison) -> str:
-    """A chart under its own sentence, if that is not the page's."""
+    """Draw a chart under its own sentence, if that is not the page's."""
     return curves_picture.inline(chart, name=name, is_titled=chart.sentence != found.sentence)
 
 

@@ -38,12 +38,12 @@ svg.curves.phone { display: none; width: 100%; max-width: 480px; height: auto; }
 
 
 def document(found: CurveComparison) -> str:
-    """The chart as an SVG file."""
+    """Draw the chart as an SVG file."""
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{_drawn(found, "loss", style=f"<style>{STYLE}</style>")}\n'
 
 
 def sheet(charts: Sequence[tuple[str, CurveComparison]]) -> str:
-    """Several charts as one SVG file, one below the other.
+    """Draw several charts as one SVG file, one below the other.
 
     Args:
         charts: names of quantities, and a comparison whose track holds each.
@@ -59,7 +59,7 @@ def sheet(charts: Sequence[tuple[str, CurveComparison]]) -> str:
 
 
 def inline(found: CurveComparison, *, name: str = "loss", is_titled: bool = True) -> str:
-    """The chart for an HTML page, twice, of which a screen shows the one that fits. The page has to bring STYLE.
+    """Draw the chart twice for an HTML page, whose screen shows the one that fits. The page has to bring STYLE.
 
     Args:
         name: of the quantity that `found.track` holds.
@@ -93,7 +93,7 @@ def _heading(found: CurveComparison, width: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Across:
-    """Where steps lie from left to right."""
+    """The horizontal places of steps in a chart."""
 
     steps: Sequence[int]
     right: int  # of the last step
@@ -133,7 +133,7 @@ def _parts(found: CurveComparison, name: str, width: int) -> Iterator[str]:
 
 
 def _legend(found: CurveComparison, y: int, width: int) -> Iterator[str]:
-    """A sample of each line, and the file that it is of."""
+    """Yield a sample of each line, and the name of the file that it is of."""
     mine, other = (_named(role, name) for role, name in zip(("baseline", "candidate"), _sources(found), strict=True))
     x = _LEFT
     for kind, words in (("base", mine), ("cand", other), ("band", "noise stays within")):
@@ -145,13 +145,13 @@ def _legend(found: CurveComparison, y: int, width: int) -> Iterator[str]:
 
 
 def _no_difference(below: int) -> Iterator[str]:
-    """The frame of a difference that is 0 everywhere: one number says all."""
+    """Yield the frame of a difference that is 0 everywhere: one number says all."""
     y = below + _LOWER // 2 + 4
     yield f'<text class="mute end" x="{_LEFT - 6}" y="{y}">difference 0</text>'
 
 
 def _sources(found: CurveComparison) -> tuple[str, str]:
-    """The names of both files; of two that are called alike as many folders more as tell them apart."""
+    """Return the names of both files; when they are equal with as many folders as tell them apart."""
     mine, other = (Path(side.source).parts for side in (found.baseline, found.candidate))
     n = next((n for n in range(1, max(len(mine), len(other)) + 1) if mine[-n:] != other[-n:]), 1)
     return "/".join(mine[-n:]), "/".join(other[-n:])

@@ -21,7 +21,7 @@ _DIGITS = 3
 
 
 def render(found: CurveComparison, screen: Screen | None = None, *, can_draw: bool = True) -> str:
-    """The whole text, ready to print."""
+    """Return the whole text, ready to print."""
     screen = screen or Screen()
     return to_text(_lines(found, screen.width, can_draw), screen)
 

@@ -26,7 +26,7 @@ _ALSO = ("op", "cause", "where", "when", "times")
 
 
 def render(found: Determinism, screen: Screen | None = None, *, next_command: str = "") -> str:
-    """The whole text, ready to print."""
+    """Return the whole text, ready to print."""
     screen = screen or Screen()
     return to_text(_lines(found, screen.width, next_command), screen)
 

@@ -25,7 +25,7 @@ MOST_KEPT = 8  # of the largest gradients of a stretch
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """A parameter's gradient, the loss scale in it."""
+    """A parameter's gradient that was seen in a step, with the loss scale in it."""
 
     param: str
     share_nonfinite: float | None  # of its elements; None: not known
@@ -51,7 +51,7 @@ class Stretch:
 
 
 def stretches(table: pa.Table, records: Sequence[tuple[int, StepRecord]]) -> list[Stretch]:
-    """The diary of every rank in `table` that has one, step by step.
+    """Return the diary of every rank in `table` that has one, step by step.
 
     Args:
         table: readings, with `rank`.
@@ -76,7 +76,7 @@ def stretches(table: pa.Table, records: Sequence[tuple[int, StepRecord]]) -> lis
 
 
 def only_of(table: pa.Table, site: str) -> pa.Table:
-    """The table with the scaled gradients of chosen parameters alone.
+    """Return the table with the scaled gradients of chosen parameters alone.
 
     Raises:
         UnknownNameError: `site` is the name or glob of none of them.
@@ -128,7 +128,7 @@ def _joined(before: Stretch, step: Stretch) -> Stretch:
 
 
 def in_words(found: Sequence[Stretch]) -> Iterator[str]:
-    """A heading and one line per stretch; ranks are named when there are several."""
+    """Yield a heading and one line per stretch; ranks are named when there are several."""
     has_ranks = len({stretch.rank for stretch in found}) > 1
     rows = [("steps", *(["rank"] if has_ranks else []), "scale", "without overflow", "update", "gradients, scale in")]
     for stretch in found:
@@ -140,7 +140,7 @@ def in_words(found: Sequence[Stretch]) -> Iterator[str]:
 
 
 def scale(value: float) -> str:
-    """A loss scale: a large or small power of two as such, as nobody reads 4.19e6."""
+    """Return a loss scale as text; large or small powers of two as `2^22`, since nobody reads 4.19e6."""
     if not 0.0 < value < math.inf:
         return wording.number(value)
     exponent = math.log2(value)
@@ -148,7 +148,7 @@ def scale(value: float) -> str:
 
 
 def percent(share: float | None) -> str:
-    """Of a gradient's elements, how many were not finite: `all`, `25 %`, `< 0.01 %`; `some` if that is not known."""
+    """Say how many of a gradient's elements were not finite: `all`, `25 %`, `< 0.01 %`; `some` if that is not known."""
     if share is None:
         return "some"
     return "all" if share >= 1 else f"{100 * share:.2g} %" if share >= 1e-4 else "< 0.01 %"

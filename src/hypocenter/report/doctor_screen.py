@@ -23,7 +23,7 @@ _WIDEST_TITLE = 26  # columns
 
 
 def render(found: Answer, screen: Screen | None = None, *, can_draw: bool = True) -> str:
-    """The whole text, ready to print."""
+    """Return the whole text, ready to print."""
     screen = screen or Screen()
     return to_text(_lines(found, screen.width, _MARKS if can_draw else _PLAIN_MARKS), screen)
 
@@ -72,7 +72,7 @@ def _check(check: Check, room: int, width: int, marks: dict[str, str], several: 
 
 
 def _fix(check: Check, pasted: set[str]) -> Iterator[Text]:
-    """The lines to paste, none twice, never wrapped: a line stays one line."""
+    """Yield the lines to paste, none twice, never wrapped: a line stays one line."""
     if check.status == "ok" or not check.fix:
         return
     lines = [wording.clean(line, at_most=1 << 30) for line in check.fix if line not in pasted]

@@ -33,7 +33,7 @@ _READ = tuple(dict.fromkeys((*(name for name in _KEY if name != "is_norm"), *_LA
 
 
 def few_rows(recorded: RecordedRun, first: Finding | None) -> pa.Table:
-    """Readings to draw a page from, with `rank`; OVER_RANKS marks rows that stand for several ranks.
+    """Return readings to draw a page from, with `rank`; OVER_RANKS marks rows that stand for several ranks.
 
     Args:
         recorded: an open recording.
@@ -48,7 +48,7 @@ def few_rows(recorded: RecordedRun, first: Finding | None) -> pa.Table:
 
 
 def over_ranks(tables: Iterable[tuple[int, pa.Table]], places: Mapping[int, Place]) -> pa.Table:
-    """One row per site, port, operator and step: the largest of all ranks. In columns of READINGS, and `rank`.
+    """Return one row per site, port, operator and step: the largest of all ranks, in columns of READINGS and `rank`.
 
     Args:
         tables: (rank, rows).
@@ -64,7 +64,7 @@ def over_ranks(tables: Iterable[tuple[int, pa.Table]], places: Mapping[int, Plac
 
 
 def by_stage(table: pa.Table, place: Place | None) -> pa.Table:
-    """The rows with orders that put later pipeline stages after earlier ones."""
+    """Return the rows with orders that put later pipeline stages after earlier ones."""
     stage = place.coords.pp if place is not None else None
     if not stage:
         return table
@@ -73,13 +73,13 @@ def by_stage(table: pa.Table, place: Place | None) -> pa.Table:
 
 
 def _is_drawn(batch: pa.RecordBatch) -> pa.Array:
-    """Rows that hold a tensor's values: digests say nothing of magnitudes, and the diary is of one rank."""
+    """Tell which rows hold a tensor's values: digests say nothing of magnitudes, and the diary is of one rank."""
     of_diary = pc.and_(pc.equal(batch["phase"], "scaler"), pc.equal(batch["port"], "value"))
     return pc.and_not(pc.or_(pc.is_null(batch["digest"]), pc.greater(batch["sumsq"], 0.0)), of_diary)
 
 
 def _of_scalers(recorded: RecordedRun, shown: int) -> list[pa.Table]:
-    """The diary's rows of the two lowest ranks that have one: the first is drawn, the second tells that there are."""
+    """Return the diary's rows of the two lowest ranks that have one: one to draw, one to know that there are more."""
     found: list[pa.Table] = []
     for rank, table in recorded.scan(_is_of_scaler):
         if rank != shown and table.num_rows and len(found) < 2:
@@ -99,7 +99,7 @@ def _largest(table: pa.Table) -> pa.Table:
 
 
 def _as_readings(table: pa.Table) -> pa.Table:
-    """The rows in all columns of READINGS, with `rank`; what does not merge is empty."""
+    """Return the rows in all columns of READINGS, with `rank`; columns that do not merge are empty."""
     n = table.num_rows
     columns = [table[f.name].cast(f.type) if f.name in _READ else _blank(f, n) for f in READINGS]
     found = pa.table(columns, schema=READINGS)

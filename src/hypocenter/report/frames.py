@@ -18,7 +18,7 @@ from hypocenter.report.columns import aligned
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Frame:
-    """One call of one module."""
+    """One call of one module, with its readings."""
 
     site: str
     module: str
@@ -67,12 +67,12 @@ def frames_of(readings: Sequence[Reading], weights: Sequence[Reading] = ()) -> l
 
 
 def has_frames(table: pa.Table) -> bool:
-    """Whether some of these rows are of module calls."""
+    """Return whether some of these rows are of module calls."""
     return bool(pc.any(pc.and_(pc.equal(table["phase"], "forward"), pc.equal(table["op"], ""))).as_py())
 
 
 def tail_of(frames: Sequence[Frame], n_frames: int) -> Tail:
-    """The `n_frames` frames that end with the first bad one."""
+    """Return the `n_frames` frames that end with the first bad one."""
     bad = next((index for index, frame in enumerate(frames) if frame.is_bad), None)
     stop = len(frames) if bad is None else bad + 1
     start = max(0, stop - n_frames)
@@ -80,7 +80,7 @@ def tail_of(frames: Sequence[Frame], n_frames: int) -> Tail:
 
 
 def in_words(tail: Tail) -> Iterator[str]:
-    """The frames, each under its module's name: abs min, abs max, port, dtype, shape, what stands out."""
+    """Yield the frames, each under its module's name: abs min, abs max, port, dtype, shape, what stands out."""
     rows = [("abs min", "abs max", "what", "dtype", "shape", "values that stand out")]
     rows += [_row(reading) for frame in tail.frames for reading in frame.readings]
     lines = aligned(rows, right=frozenset({0, 1}))
@@ -109,7 +109,7 @@ def _row(reading: Reading) -> tuple[str, ...]:
 
 
 def _place(reading: Reading) -> tuple[int, int]:
-    """Weights first, then inputs, then outputs, as they are read."""
+    """Return a key that sorts weights first, then inputs, then outputs, as people read them."""
     kind = 1 if reading.port.startswith("in[") else 2 if reading.port.startswith("out[") else 0
     return kind, reading.order
 
@@ -126,17 +126,17 @@ class MicrobatchReadings:
     weights: tuple[Reading, ...] = ()  # parameters at this step, when they were read
 
     def in_words(self) -> str:
-        """`step 12, micro-batch 0, rank 3 (executed again after it failed)`."""
+        """Say the place: `step 12, micro-batch 0, rank 3 (executed again after it failed)`."""
         replayed = " (executed again after it failed)" if self.is_replay else ""
         return f"step {self.step}, micro-batch {self.microbatch}, rank {self.rank}{replayed}"
 
     def named(self) -> dict[str, int | bool]:
-        """The place, for JSON."""
+        """Return the place by names, for JSON."""
         return {"step": self.step, "microbatch": self.microbatch, "rank": self.rank, "replay": self.is_replay}
 
 
 def microbatch_to_show(table: pa.Table) -> MicrobatchReadings | None:
-    """Choose among the forward module readings of `table`; None when it has none."""
+    """Choose the micro-batch of the first bad module reading, else of the last one; None when there is none."""
     modules = table.filter(pc.and_(pc.equal(table["phase"], "forward"), pc.equal(table["op"], "")))
     if modules.num_rows == 0:
         return None

@@ -18,7 +18,7 @@ _LAYERS = 40
 
 
 def render(found: Answer, screen: Screen | None = None) -> str:
-    """The whole text, ready to print."""
+    """Return the whole text, ready to print."""
     screen = screen or Screen()
     return to_text(_lines(found, screen.width), screen)
 
@@ -48,7 +48,7 @@ def _lines(found: Answer, width: int) -> Iterator[Text]:
 
 
 def _table(values: Sequence[Measured], width: int) -> Iterator[Text]:
-    """Rows are layers, columns measures; a cell has the value that is farthest out."""
+    """Yield a table with a row per layer and a column per measure; a cell has the value that is farthest out."""
     columns = [(entry.name, entry.column) for entry in measures() if any(v.measure == entry.name for v in values)]
     columns += [(name, name) for name in dict.fromkeys(v.measure for v in values) if name not in dict(columns)]
     cells: dict[str, dict[str, Measured]] = {}
@@ -71,7 +71,7 @@ def _table(values: Sequence[Measured], width: int) -> Iterator[Text]:
 def _parts(
     columns: Sequence[tuple[str, str]], layers: Sequence[str], cells: Mapping[str, Mapping[str, Measured]], room: int
 ) -> Iterator[list[tuple[str, str]]]:
-    """Columns that fit beside each other."""
+    """Divide the columns into parts that fit beside each other on the screen."""
     part: list[tuple[str, str]] = []
     used = 0
     for name, column in columns:
@@ -92,7 +92,7 @@ def _cell(value: Measured | None) -> str:
 
 
 def _numbered(layer: str) -> tuple[tuple[int, str], ...]:
-    """The model itself, then layers; layer 2 before layer 10."""
+    """Return a key that sorts the model itself first, then layers, layer 2 before layer 10."""
     if layer == WHOLE:
         return ()
     return tuple((int(word), "") if word.isdigit() else (-1, word) for word in layer.split("."))

@@ -14,7 +14,7 @@ _HEAD = ("verdict", "module", "class", "port", "own error", "floor", "times", "h
 
 
 def in_words(found: Isolation, most: int = ROWS) -> Iterator[str]:
-    """The sentence, the modules worst first (0: all of them), what could not be read."""
+    """Yield the sentence, the modules worst first (`most` 0: all), and what could not be read."""
     yield wording.sentence(found.sentence)
     rows = found.modules[: most or None]
     if rows:

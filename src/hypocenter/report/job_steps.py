@@ -11,7 +11,7 @@ from hypocenter.nouns import StepRecord
 
 
 def of_job(records: Iterable[tuple[int, StepRecord]]) -> list[StepRecord]:
-    """One record for each step, in order.
+    """Return one record for each step of the job, in order.
 
     The loss is the mean over the ranks that have one: each part of the batch has equally many. Of gradient norms, bad
     gradients and skipped steps the worst counts, of all else the lowest rank's.
@@ -25,7 +25,7 @@ def of_job(records: Iterable[tuple[int, StepRecord]]) -> list[StepRecord]:
 
 
 def was_skipped_by_scaler(record: StepRecord) -> bool:
-    """Whether a loss scaler left the step out, as it does when its scale is too large: that is no failure."""
+    """Return whether a loss scaler left the step out because its scale was too large: that is no failure."""
     has_loss = record.loss is None or math.isfinite(record.loss)
     return record.skipped and record.loss_scale is not None and has_loss
 
@@ -43,5 +43,5 @@ def _joined(records: list[StepRecord]) -> StepRecord:
 
 
 def _mean(values: list[float]) -> float:
-    """Not finite if one of them is not; fsum would raise at opposite infinities."""
+    """Return the mean; not finite if a value is not (fsum would raise at opposite infinities)."""
     return math.fsum(values) / len(values) if all(map(math.isfinite, values)) else sum(values)

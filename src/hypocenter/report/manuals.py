@@ -28,18 +28,18 @@ _SOURCE_WIDTH = 90  # columns: a line of a page that is shorter, and had room fo
 
 
 def rules() -> dict[str, Manual]:
-    """Pages of all rules by code."""
+    """Return the pages of all rules by code."""
     over_ranks = {code: entry.manual for code, entry in group_engine.group_rules().items()}
     return dict(sorted({**{code: entry.manual for code, entry in engine.rules().items()}, **over_ranks}.items()))
 
 
 def causes() -> dict[str, Manual]:
-    """Pages of all causes by name."""
+    """Return the pages of all causes by name."""
     return {name: cause.manual for name, cause in verdicts.causes().items()}
 
 
 def rules_that_say(cause: str) -> list[str]:
-    """Codes of the rules whose file names this cause."""
+    """Return the codes of the rules whose file names this cause."""
     of_steps = [(code, entry.check) for code, entry in engine.rules().items()]
     over_ranks = [(code, entry.check or entry.end) for code, entry in group_engine.group_rules().items()]
     files = {code: sys.modules[look.__module__] for code, look in (*of_steps, *over_ranks) if look is not None}
@@ -47,37 +47,37 @@ def rules_that_say(cause: str) -> list[str]:
 
 
 def fits() -> dict[str, Manual]:
-    """Pages of all fits by name."""
+    """Return the pages of all fits by name."""
     return {name: page_of(entry.look) for name, entry in fitting.fits().items()}
 
 
 def matchers() -> dict[str, Manual]:
-    """Matchers by name, in the order of their chain; a page is one line."""
+    """Return the pages of the matchers by name, in the order of their chain; a page is one line."""
     return {entry.name: page_of(entry.pair) for entry in chain.matchers()}
 
 
 def items() -> dict[str, Manual]:
-    """Pages of all items of the checklist by key, in the order of its groups."""
+    """Return the pages of all items of the checklist by key, in the order of its groups."""
     return item.pages(item.load())
 
 
 def checks() -> dict[str, Manual]:
-    """Pages of the doctor's checks of a machine, and of those over the ranks of a job, by code."""
+    """Return the pages of the doctor's checks of a machine, and of those over the ranks of a job, by code."""
     return {**doctor_catalogue.manuals(), **over_ranks.manuals()}
 
 
 def doctor_settings() -> dict[str, Manual]:
-    """Pages of the settings that the doctor looks at, by code."""
+    """Return the pages of the settings that the doctor looks at, by code."""
     return settings.manuals()
 
 
 def measures() -> dict[str, Manual]:
-    """Pages of the measures of a run's health by name, in the order of their columns."""
+    """Return the pages of the measures of a run's health by name, in the order of their columns."""
     return {entry.name: entry.manual for entry in health.measures()}
 
 
 def twins() -> dict[str, Manual]:
-    """Pages of the changes of `hypocenter twin` by name, in their order."""
+    """Return the pages of the changes of `hypocenter twin` by name, in their order."""
     return {name: entry.manual for name, entry in change.changes().items()}
 
 
@@ -90,7 +90,7 @@ PAGES: Mapping[str, Callable[[], dict[str, Manual]]] = {
 
 
 def broken(kind: str) -> tuple[Broken, ...]:
-    """Files of a kind that did not load; call after its pages were asked for."""
+    """Return the files of a kind that did not load; call it after its pages were asked for."""
     catalogues = {
         "rule": (engine.CATALOGUE, group_engine.CATALOGUE), "cause": (verdicts.CATALOGUE,),
         "fit": (fitting.CATALOGUE,), "matcher": (chain.CATALOGUE,), "check": (doctor_catalogue.CATALOGUE,),
@@ -100,7 +100,7 @@ def broken(kind: str) -> tuple[Broken, ...]:
 
 
 def render(kind: str, name: str, page: Manual, screen: Screen) -> str:
-    """`HC101 (rule): message`, then each heading with its text, broken for the screen, then the next command."""
+    """Return `HC101 (rule): message`, each heading with its text, broken for the screen, then the next command."""
     return to_text(_lines(kind, name, page, screen.width), screen)
 
 
@@ -118,7 +118,7 @@ def _lines(kind: str, name: str, page: Manual, width: int) -> Iterator[Text]:
 
 
 def _paragraphs(text: str) -> Iterator[str]:
-    """Prose in one line each that was broken for the source; a command, an empty or an indented line stays as it is."""
+    """Join prose that was broken for the source; a command, an empty or an indented line stays as it is."""
     full = max(_SOURCE_WIDTH, *map(len, text.splitlines()), 0)
     lines: list[str] = []
     before = ""

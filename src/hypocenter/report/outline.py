@@ -151,7 +151,7 @@ def _excerpt(finding: Finding) -> Excerpt | None:
 
 
 def _points(finding: Finding) -> Iterator[Point]:
-    """The cause and the fix, then the evidence; several points of one label stand one after the other."""
+    """Yield cause and fix, then the evidence; points with the same label stand one after the other."""
     yield Point(label="cause", text=wording.cause(finding))
     if sample := wording.sample(finding):
         yield Point(label="sample", text=sample)
@@ -174,7 +174,7 @@ def _points(finding: Finding) -> Iterator[Point]:
 
 
 def _advice(finding: Finding) -> Iterator[Remedy]:
-    """What mends it, before the remedy that only keeps it away."""
+    """Yield what mends it, before the remedy that only keeps it away."""
     for text in finding.why:
         if text.startswith(TO_MEND):
             yield Remedy(action="change-code", text=text.removeprefix(TO_MEND))

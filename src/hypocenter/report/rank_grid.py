@@ -27,7 +27,7 @@ _SHORTEST_RUN = 3  # ranks in a row that are written as 4-7
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """One rank, or several that share a cell."""
+    """A cell of the grid: one rank, or several that share it."""
 
     states: tuple[RankState, ...]
     mark: Mark
@@ -36,7 +36,7 @@ class Cell:
 
     @property
     def text(self) -> str:
-        """What stands in the cell: the step at which it went bad, `lost`, both (`lost 5`), or nothing."""
+        """The text in the cell: the step at which it went bad, `lost`, both (`lost 5`), or nothing."""
         return " ".join((["lost"] if self.is_lost else []) + ([] if self.step is None else [str(self.step)]))
 
     @property
@@ -64,12 +64,12 @@ class RankGrid:
 
     @property
     def n_cells(self) -> int:
-        """Cells that hold a rank."""
+        """The number of cells that hold a rank."""
         return sum(cell is not None for block in self.blocks for _, cells in block.rows for cell in cells)
 
 
 def rank_grid(states: Sequence[RankState], diagnosis: Diagnosis) -> RankGrid | None:
-    """The grid of a job; None for a recording of fewer than two ranks."""
+    """Return the grid of a job; None for a recording of fewer than two ranks."""
     if sum(state.is_recorded for state in states) < 2:
         return None
     origin, named = named_ranks(diagnosis)
@@ -86,7 +86,7 @@ def rank_grid(states: Sequence[RankState], diagnosis: Diagnosis) -> RankGrid | N
 
 
 def named_ranks(diagnosis: Diagnosis) -> tuple[int | None, frozenset[int]]:
-    """The rank at which it began, and the ranks of all findings that are not notes.
+    """Return the rank at which it began (None: not known), and the ranks of all findings that are not notes.
 
     It began at the rank of the first error: a warning says what may be wrong, never where something began. Of a job
     that lost a rank this is the loss, unless something came before that makes programs end: values that are not
@@ -100,7 +100,7 @@ def named_ranks(diagnosis: Diagnosis) -> tuple[int | None, frozenset[int]]:
 
 
 def mark_of(state: RankState, origin: int | None, named: frozenset[int]) -> Mark:
-    """What a rank is in the eyes of the diagnosis."""
+    """Return the mark that the diagnosis gives a rank."""
     if state.rank == origin:
         return "origin"
     if state.is_lost:
@@ -111,7 +111,7 @@ def mark_of(state: RankState, origin: int | None, named: frozenset[int]) -> Mark
 
 
 def ranks_in_words(ranks: Sequence[int]) -> str:
-    """`rank 3`, `ranks 0-7, 12`."""
+    """Name ranks: `rank 3`, `ranks 0-7, 12`."""
     pieces: list[str] = []
     run: list[int] = []
     for rank in sorted(ranks):
@@ -129,7 +129,7 @@ def _run_in_words(run: Sequence[int]) -> Sequence[str]:
 
 
 def details(cell: Cell) -> tuple[str, ...]:
-    """Everything about a cell, one line each: rank, coordinates, host, device, first bad step, last step."""
+    """Return everything about a cell, a line each: rank, coordinates, host, device, first bad step, last step."""
     state, *others = cell.states
     if others:
         return tuple(_of_several(cell))
@@ -139,12 +139,12 @@ def details(cell: Cell) -> tuple[str, ...]:
 
 
 def when_bad(state: RankState) -> str:
-    """`first bad step 4`, or empty."""
+    """Return `first bad step 4`, or empty."""
     return "" if state.first_bad_step is None else f"first bad step {state.first_bad_step}"
 
 
 def when_last(state: RankState) -> str:
-    """`last step 7`, and whether it is lost."""
+    """Say `last step 7`, and whether the rank is lost."""
     if not state.is_recorded:
         return "left no recording"
     last = "no completed step" if state.last_step is None else f"last step {state.last_step}"
@@ -235,7 +235,7 @@ def _block(states: Sequence[RankState], kept: Sequence[str], title: str, cell: C
 def _by_host(
     states: Sequence[RankState], title: str, cell: Callable[..., Cell]
 ) -> tuple[tuple[Block, ...], tuple[str, ...]]:
-    """Nobody told the layout: a row or more per host, or hosts as cells when ranks are many."""
+    """Return blocks for ranks of unknown layout: rows per host, or hosts as cells when ranks are many."""
     hosts: dict[str, list[RankState]] = {}
     for state in states:
         hosts.setdefault(wording.clean(state.host), []).append(state)
@@ -257,7 +257,7 @@ def _by_host(
 
 
 def _wrapped(title: str, rows: Sequence[tuple[str, tuple[Cell, ...]]]) -> Block:
-    """Rows of cells without headings, all of one length."""
+    """Return a block of rows without column headings, all of one length."""
     width = max(len(cells) for _, cells in rows)
     padded = tuple((name, (*cells, *[None] * (width - len(cells)))) for name, cells in rows)
     return Block(title=title, columns=("",) * width, rows=padded)
@@ -268,7 +268,7 @@ def _chunks(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
 
 
 def _span(groups: Sequence[Sequence[RankState]], axes: Sequence[str]) -> str:
-    """`dp 0-7`: the first and the last along the only axis."""
+    """Return the first and the last place along the only axis: `dp 0-7`."""
     if not axes:
         return ""
     first, last = (getattr(group[0].coords, axes[0]) for group in (groups[0], groups[-1]))
@@ -286,7 +286,7 @@ def _importance(cell: Cell) -> tuple[int, int, int]:
 
 
 def _axes(states: Sequence[RankState]) -> tuple[list[str], Sequence[RankState]]:
-    """Axes that tell ranks apart, and the ranks whose places are known; none unless those are most of all."""
+    """Return axes that tell ranks apart, and the ranks with known places; nothing unless most ranks are placed."""
     every = [a for a in (*_BLOCKS, *_ROWS, *_COLUMNS) if len({getattr(s.coords, a) for s in states} - {None}) > 1]
     placed = [s for s in states if all(getattr(s.coords, a) is not None for a in every)]
     if not every or 2 * len(placed) < len(states) or len({_key(s.coords, every) for s in placed}) < len(placed):

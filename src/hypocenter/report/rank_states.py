@@ -30,7 +30,7 @@ class RankState:
 
 
 def rank_states(recorded: RecordedRun, diagnosis: Diagnosis) -> tuple[RankState, ...]:
-    """Every rank of the job in rising order, with those that left no recording.
+    """Return every rank of the job in rising order, with those that left no recording.
 
     A missing rank's coordinates come from the groups in which the others name it.
     """
@@ -61,7 +61,7 @@ def rank_states(recorded: RecordedRun, diagnosis: Diagnosis) -> tuple[RankState,
 
 
 def _bad_and_last(recorded: RecordedRun, blamed: Set[int]) -> tuple[dict[int, int], dict[int, int]]:
-    """First bad and last step by rank. A skip of the loss scaler is bad only if it is among the steps with an error."""
+    """Return first bad and last step by rank; a skip by the loss scaler is only bad at a step with an error."""
     bad: dict[int, int] = {}
     last: dict[int, int] = {}
     for rank in recorded.ranks:
@@ -77,12 +77,12 @@ def _bad_and_last(recorded: RecordedRun, blamed: Set[int]) -> tuple[dict[int, in
 
 
 def _is_left_to_scaler(record: StepRecord) -> bool:
-    """Its scale was too high for the gradients, which is in order: it skips the step and takes a lower one."""
+    """Return whether the scaler skipped the step as its scale was too high, which is in order."""
     return record.skipped and record.loss_scale is not None and (record.loss is None or math.isfinite(record.loss))
 
 
 def _told_by_others(places: Iterable[Place]) -> dict[int, Coords]:
-    """A rank's coordinate on an axis is its position in that axis' group, which every member of the group names."""
+    """Return a rank's coordinates: its positions in the groups that the members of each axis name."""
     found: dict[int, dict[str, int]] = {}
     for groups in {tuple(sorted(place.groups.items())) for place in places}:
         for axis, ranks in groups:

@@ -22,14 +22,14 @@ _SAYS: dict[Mark, str] = {
 
 
 def grid_of_findings(states: Sequence[RankState], diagnosis: Diagnosis) -> RankGrid | None:
-    """The grid where it says something: 2 to 64 ranks, and a finding that is not a note."""
+    """Return the grid where it says something: for 2 to 64 ranks and a finding that is not a note; else None."""
     if not 2 <= len(states) <= MOST_ON_A_GRID or all(f.severity == "note" for f in diagnosis.findings):
         return None
     return rank_grid(states, diagnosis)
 
 
 def drawn(grid: RankGrid, width: int) -> Iterator[Text]:
-    """The grid line by line, then what its signs mean. Nothing where the screen is too narrow for it."""
+    """Yield the grid line by line, then what its signs mean; nothing where the screen is too narrow."""
     lines: list[list[Text]] = []
     for block in grid.blocks:
         head = [Text(block.title, "bold"), *(Text(name) for name in block.columns)]
@@ -76,7 +76,7 @@ def _cells(grid: RankGrid) -> Iterator[Cell]:
 
 
 def rank_lines(states: Sequence[RankState], diagnosis: Diagnosis) -> list[dict[str, Any]]:
-    """Every rank as plain values: rank, coords, host, device, first_bad_step, last_step, mark, lost."""
+    """Return every rank as plain values: rank, coords, host, device, first_bad_step, last_step, mark, lost."""
     origin, named = named_ranks(diagnosis)
     return [
         {
@@ -94,7 +94,7 @@ def rank_lines(states: Sequence[RankState], diagnosis: Diagnosis) -> list[dict[s
 
 
 def in_words(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """The same under headings."""
+    """Yield the ranks (as of `rank_lines`) as a table under headings."""
     rows = [
         (
             str(line["rank"]),

@@ -16,7 +16,7 @@ _STYLES = {"broken": "bold yellow", "exception": "yellow", "holds": "green", "no
 
 
 def render(found: Answer, screen: Screen | None = None) -> str:
-    """The whole text, ready to print."""
+    """Return the whole text, ready to print."""
     screen = screen or Screen()
     return to_text(_lines(found, screen.width), screen)
 

@@ -29,7 +29,7 @@ class Screen:
 
 
 def screen_of(stream: TextIO, environ: Mapping[str, str] | None = None) -> Screen:
-    """What the stream can show. `NO_COLOR` (no-color.org) and `TERM=dumb` switch colour off; a pipe is plain."""
+    """Return what the stream can show. `NO_COLOR` (no-color.org) and `TERM=dumb` switch colour off; a pipe is plain."""
     environ = os.environ if environ is None else environ
     if not stream.isatty():
         return Screen()
@@ -43,7 +43,7 @@ _before_writes: list[Callable[[], None]] = []
 
 @contextmanager
 def before_each_write(do: Callable[[], None]) -> Generator[None, None, None]:
-    """In here `do` is called before anything is written: takes away what is shown meanwhile."""
+    """Call `do` before anything is written inside: it takes away what is shown meanwhile."""
     _before_writes.append(do)
     try:
         yield
@@ -76,7 +76,7 @@ def write(stream: TextIO, text: str) -> None:
 
 
 def send_nowhere(stream: TextIO) -> None:
-    """Let what the stream still holds, and all that comes, vanish: Python fails at its end if it cannot be written."""
+    """Discard what the stream still holds and all that follows: Python fails at exit if it cannot be written."""
     with contextlib.suppress(OSError, ValueError):  # no file behind it
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())
@@ -84,7 +84,7 @@ def send_nowhere(stream: TextIO) -> None:
 
 
 def can_draw(stream: TextIO) -> bool:
-    """Whether the stream's encoding has the characters of bars and cells."""
+    """Return whether the stream's encoding has the characters of bars and cells."""
     try:
         "▁█░▒▓✕".encode(getattr(stream, "encoding", None) or "utf-8")
     except (UnicodeEncodeError, LookupError):

@@ -24,7 +24,7 @@ _ORDER = ("step", "microbatch", "rank", "order")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chosen:
-    """Rows that fit what was asked for."""
+    """The rows that fit what was asked for, and how many there were."""
 
     table: pa.Table
     n_rows: int  # that fit; the table may hold the first of them alone
@@ -32,7 +32,7 @@ class Chosen:
 
 
 def selected(recorded: RecordedRun, wanted: Selection, *, phases: Sequence[str] = ()) -> pa.Table:
-    """The rows that fit, with `rank`.
+    """Return the rows that fit, with `rank`.
 
     Args:
         recorded: an open recording.
@@ -47,7 +47,7 @@ def selected(recorded: RecordedRun, wanted: Selection, *, phases: Sequence[str] 
 
 
 def first_values(recorded: RecordedRun, wanted: Selection, most: int) -> Chosen:
-    """The first `most` rows that fit, by step, micro-batch, rank and execution order.
+    """Return the first `most` rows that fit, by step, micro-batch, rank and execution order.
 
     Raises:
         UnknownNameError: as `selected`.
@@ -65,7 +65,7 @@ def first_values(recorded: RecordedRun, wanted: Selection, most: int) -> Chosen:
 
 
 def logical(recorded: RecordedRun, wanted: Selection) -> Chosen:
-    """The rows that fit as rows of logical tensors: copies count once, shards and pipeline stages are put together.
+    """Return the rows of logical tensors: copies count once, shards and pipeline stages are put together.
 
     Rows of one rank are given as they are, and so are those of which the placement was not recorded. Digests and
     what Hypocenter measured for itself, where they are asked for, are given as they are too.
@@ -91,7 +91,7 @@ def logical(recorded: RecordedRun, wanted: Selection) -> Chosen:
 
 
 def _parted(table: pa.Table, wanted: Selection) -> tuple[pa.Table, pa.Table]:
-    """The rows to show, and those that were not asked for."""
+    """Return the rows to show, and those that were not asked for."""
     if _is_whole(wanted):
         return table, table.slice(0, 0)
     is_value = _is_of_program(table)
@@ -123,7 +123,7 @@ def _scanned(
 
 
 def _has(fits: Mapping[str, Sequence[Any] | None], batch: pa.RecordBatch) -> pa.Array:
-    """Rows whose columns have one of these values; None: any."""
+    """Tell which rows have one of these values in each column; None allows any."""
     mask = np.ones(batch.num_rows, np.bool_)
     for name, values in fits.items():
         if values is not None:

@@ -17,7 +17,7 @@ from hypocenter.report.wording import nearest
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Nothing given selects every value of the program."""
+    """What is asked for; when nothing is given, every value of the program."""
 
     site: str = ""  # shell glob, or a name that is found anywhere in a site's name
     step: int | None = None
@@ -28,7 +28,7 @@ class Selection:
 
 
 def select(table: pa.Table, wanted: Selection) -> pa.Table:
-    """The rows of `table` that fit.
+    """Return the rows of `table` that fit.
 
     Raises:
         UnknownNameError: the site, step or rank does not occur; names what does.
@@ -53,7 +53,7 @@ def _equal(table: pa.Table, name: str, value: int) -> pa.Table:
 
 
 def matching_sites(names: Collection[str], pattern: str) -> list[str]:
-    """The sites that a glob, or a name that is found anywhere in a site's name, means.
+    """Return the sites that match a glob, or whose name contains the text.
 
     Raises:
         UnknownNameError: there is none; names what is near.

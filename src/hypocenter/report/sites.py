@@ -45,7 +45,7 @@ class SiteLine:
 
 
 def site_lines(table: pa.Table) -> list[SiteLine]:
-    """Every (phase, site, port, op, dtype) of the table: phase by phase, in each in execution order; replays last.
+    """Return every (phase, site, port, op, dtype) of the table by phase, in execution order; replays last.
 
     The orders of a replay are its own: what it did stands beside what the run did, never between.
     """
@@ -57,7 +57,7 @@ def site_lines(table: pa.Table) -> list[SiteLine]:
 
 
 def _is_uncounted(table: pa.Table) -> pa.Array:
-    """Rows of which only a norm that is not finite is known: see wording.counts_nonfinite."""
+    """Tell of which rows only a norm that is not finite is known: see wording.counts_nonfinite."""
     n_bad = pc.add(pc.add(table["n_nan"], table["n_posinf"]), table["n_neginf"])
     is_norm = pc.and_(pc.equal(table["n_hist"], 0), pc.equal(table["absmax"], 0.0))
     return pc.and_(
@@ -86,7 +86,7 @@ def _line(row: dict[str, Any]) -> SiteLine:
 
 
 def in_words(lines: Sequence[SiteLine], room: int | None = None) -> Iterator[str]:
-    """A heading and one line per site; those of replays below a line that says so. `room` as columns.aligned has it."""
+    """Yield a heading and a line per site, replays last under a line that says so. `room`: see columns.aligned."""
     rows = [("phase", "site", "port", "dtype", "steps", "|max|", "headroom", "values that stand out")]
     for line in lines:
         name = wording.clean(line.site) or "(model)"
@@ -107,7 +107,7 @@ def in_words(lines: Sequence[SiteLine], room: int | None = None) -> Iterator[str
 
 
 def most_telling(lines: Sequence[SiteLine]) -> str | None:
-    """The site to look at next: the first with values that are not finite, else the one with the least headroom.
+    """Return the site to look at next: the first that is not finite, else the one with the least headroom.
 
     None: there is none that has a name.
     """
@@ -119,5 +119,5 @@ def most_telling(lines: Sequence[SiteLine]) -> str | None:
 
 
 def is_bad(line: SiteLine) -> bool:
-    """Whether it has values that are not finite."""
+    """Return whether the line has values that are not finite."""
     return any(map(wording.is_bad_chip, line.chips))

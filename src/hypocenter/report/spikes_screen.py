@@ -18,7 +18,7 @@ _COLUMNS = ("step", "rank", "what", "value", "usually", "cause", "where", "sampl
 
 
 def render(found: Answer, screen: Screen | None = None) -> str:
-    """The whole text, ready to print."""
+    """Return the whole text, ready to print."""
     screen = screen or Screen()
     return to_text(_lines(found, screen.width), screen)
 

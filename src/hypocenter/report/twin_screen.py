@@ -21,7 +21,7 @@ _HEAD = ("begins with", "", "equal", "")
 
 
 def render(found: Twin, screen: Screen | None = None) -> str:
-    """The whole text, ready to print."""
+    """Return the whole text, ready to print."""
     screen = screen or Screen()
     if found.repeats is not None and found.status != "same" and found.change == "nothing":
         return determinism_screen.render(found.repeats, screen)
@@ -65,6 +65,6 @@ def _points(found: Twin) -> Iterator[tuple[str, str]]:
 
 
 def listed(changes: Iterable[Change]) -> str:
-    """What `hypocenter twin --list` prints."""
+    """Return the text that `hypocenter twin --list` prints."""
     rows = [(f"{one.name}[={one.values}]" if one.values else one.name, one.manual.message) for one in changes]
     return "".join(f"{line}\n" for line in aligned(rows)) + "\nmore of one: hypocenter explain NAME\n"

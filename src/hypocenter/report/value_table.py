@@ -16,7 +16,7 @@ _HEAD = (
 
 
 def in_words(rows: Sequence[Measured], most: int) -> Iterator[str]:
-    """A heading, a line per pair, at most `most`, and the elements that are farthest apart over all."""
+    """Yield a heading, a line for at most `most` pairs, and the elements that are farthest apart over all."""
     if not rows:
         yield "no values: both runs must be recorded with --level tensors"
         return

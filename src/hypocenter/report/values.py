@@ -17,7 +17,7 @@ from hypocenter.report.columns import aligned
 
 
 def in_words(table: pa.Table, room: int | None = None) -> Iterator[str]:
-    """A heading and one line per reading. `room` as columns.aligned has it."""
+    """Yield a heading and one line per reading. `room`: as columns.aligned has it."""
     rows: list[tuple[str, ...]] = [
         (
             "step",
@@ -58,19 +58,19 @@ def _number(value: float | None) -> str:
 
 
 def as_dicts(answer: Any) -> list[dict[str, Any]]:
-    """The rows of a query's answer, an Arrow table or mappings."""
+    """Return the rows of a query's answer (an Arrow table or mappings) as dictionaries."""
     return answer.to_pylist() if isinstance(answer, (pa.Table, pa.RecordBatch)) else [dict(row) for row in answer]
 
 
 def plain(found: Any) -> list[Any]:
-    """A sequence of dataclasses or mappings, or an Arrow table, as dictionaries."""
+    """Return a sequence of dataclasses or mappings, or an Arrow table, as dictionaries."""
     if isinstance(found, pa.Table):
         return found.to_pylist()
     return [asdict(row) if is_dataclass(row) and not isinstance(row, type) else row for row in found]
 
 
 def query_in_words(rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """A heading and one line per row of a query's answer."""
+    """Yield a heading and one line per row of a query's answer."""
     if not rows:
         yield "no rows"
         return

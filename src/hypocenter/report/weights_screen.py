@@ -22,7 +22,7 @@ _HOW = "see them with --limit 0 or --json"
 
 
 def render(found: WeightsComparison, screen: Screen | None = None, limit: int = ROWS) -> str:
-    """The whole text, ready to print; `limit` lines at most in each table, 0 for all."""
+    """Return the whole text, ready to print; `limit` lines at most in each table, 0 for all."""
     screen = screen or Screen()
     return to_text(_lines(found, screen.width, limit or 1 << 60), screen)
 

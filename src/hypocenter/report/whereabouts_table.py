@@ -18,7 +18,7 @@ _HEADINGS = ("rank", "process", "step", "in", "for", "collective", "at", "said")
 
 
 def whereabouts_table(recorded: RecordedRun, *, now_ns: int | None = None) -> Iterator[str]:
-    """Lines of the table, those that have come least far first; nothing when all have come to their end.
+    """Yield the lines of the table, ranks that have come least far first; nothing when all have ended.
 
     Args:
         recorded: an open recording.

@@ -23,17 +23,17 @@ _INVISIBLE = frozenset(range(0x202A, 0x202F)) | frozenset(range(0x2066, 0x206A))
 
 
 def clean(text: str, at_most: int = LONGEST_NAME) -> str:
-    """Text that is safe on a screen: one line, control and direction characters spelled out, the middle cut if long."""
+    """Return text safe for a screen: one line, control and direction characters spelled out, the middle cut if long."""
     return cut_middle("".join(_visible(character) for character in text), at_most)
 
 
 def port_name(phase: str, name: str) -> str:
-    """What stands for a reading's port on a screen: of a batch whether all its values were looked at, or a sample."""
+    """Return the name of a port on a screen; of a batch it says whether all values were looked at, or a sample."""
     return _OF_BATCHES.get(name, clean(name)) if phase == "data" else clean(name)
 
 
 def sentence(text: str) -> str:
-    """A `why` or `then` on one line, cut at the end if very long."""
+    """Return a `why` or `then` on one line, cut at the end if very long."""
     flat = clean(" ".join(text.split()), at_most=1 << 30)
     if len(flat) <= LONGEST_SENTENCE:
         return flat
@@ -41,7 +41,7 @@ def sentence(text: str) -> str:
 
 
 def cut_middle(text: str, at_most: int) -> str:
-    """The text, or its beginning and end around the number of characters left out."""
+    """Return the text, or its beginning and end around the number of characters left out."""
     if len(text) <= at_most:
         return text
     tail = at_most // 2
@@ -50,7 +50,7 @@ def cut_middle(text: str, at_most: int) -> str:
 
 
 def shortened(name: str, room: int, mark: str = "…") -> str:
-    """A name that fits into `room` columns, cut in its middle: both ends tell it from others, the last one more."""
+    """Cut a name in its middle to `room` columns: both ends tell it from others, the last one more."""
     if cell_len(name) <= room:
         return name
     n_head, kept = max(room - len(mark), 2) // 3, room - len(mark)
@@ -76,17 +76,17 @@ def _visible(character: str) -> str:
 
 
 def count(n: int, noun: str) -> str:
-    """`1 step`, `2 steps`, `16,384 rows`."""
+    """Return a number with its noun: `1 step`, `2 steps`, `16,384 rows`."""
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def number(value: float | None) -> str:
-    """A measured value as `diagnose` writes it: 65504, 1.1e5, +inf, NaN; `unknown` for none."""
+    """Return a measured value as `diagnose` writes it: 65504, 1.1e5, +inf, NaN; `unknown` for none."""
     return "unknown" if value is None else short(value)
 
 
 def byte_size(n_bytes: int) -> str:
-    """`812 B`, `1.4 KiB`, `3.2 MiB`, `1.0 GiB`."""
+    """Return a size as text: `812 B`, `1.4 KiB`, `3.2 MiB`, `1.0 GiB`."""
     size = float(n_bytes)
     for unit in ("B", "KiB", "MiB"):
         if size < 1024:
@@ -96,12 +96,12 @@ def byte_size(n_bytes: int) -> str:
 
 
 def shape(dims: Sequence[int]) -> str:
-    """`64×512×512`; `scalar` for no dimension."""
+    """Return a shape as text: `64×512×512`; `scalar` for no dimension."""
     return "×".join(str(dim) for dim in dims) or "scalar"
 
 
 def chips(summary: Summary, *, is_counted: bool = True) -> tuple[str, ...]:
-    """What stands out among the values, non-finite first: `+inf ×12`, `NaN ×4,096`, `0 ×9,120`, `subnormal ×7`.
+    """Return what stands out among the values, non-finite first: `+inf ×12`, `NaN ×4,096`, `0 ×9,120`.
 
     Where elements that are not finite were not counted the number is left out: `NaN`.
 
@@ -120,12 +120,12 @@ def chips(summary: Summary, *, is_counted: bool = True) -> tuple[str, ...]:
 
 
 def is_bad_chip(chip: str) -> bool:
-    """Whether the chip counts values that are not finite."""
+    """Return whether the chip counts values that are not finite."""
     return chip.startswith(("NaN", "+inf", "-inf", "inf"))
 
 
 def magnitude(summary: Summary) -> str:
-    """The largest finite magnitude; `norm 0.12` where only the L2 norm was recorded, `-` where nothing is finite.
+    """Return the largest finite magnitude; `norm 0.12` where only that was recorded, `-` where nothing is finite.
 
     `not recorded` where the norm alone was to be recorded and was not finite: what the elements were is not known.
     """
@@ -137,17 +137,17 @@ def magnitude(summary: Summary) -> str:
 
 
 def counts_nonfinite(summary: Summary) -> bool:
-    """Whether NaN and infinities were counted: of a norm alone one that is not finite says that there are some."""
+    """Return whether NaN and infinities were counted: a norm that is not finite only says that there are some."""
     return has_extremes(summary) or summary.n_hist > 0 or summary.n == summary.n_nonfinite
 
 
 def has_extremes(summary: Summary) -> bool:
-    """Whether anything is known of how large the finite elements are, each by itself."""
+    """Return whether anything is known of how large the finite elements are, each by itself."""
     return summary.absmax > 0 or summary.min is not None or summary.max is not None
 
 
 def headroom_bits(absmax: float, dtype: str) -> float | None:
-    """log2(largest value of the format / absmax): doublings left before overflow; None when the format has no limit."""
+    """Return log2(largest value of the format / absmax), the doublings left before overflow; None: no limit."""
     limit = LARGEST.get(dtype)
     if limit is None or absmax <= 0 or not math.isfinite(absmax):
         return None
@@ -155,7 +155,7 @@ def headroom_bits(absmax: float, dtype: str) -> float | None:
 
 
 def headroom(summary: Summary, dtype: str) -> str:
-    """`5.1 bits`, `none` when values are not finite, empty when the format has no limit or all values are zero."""
+    """Return `5.1 bits`, `none` when values are not finite, empty when the format has no limit or all are zero."""
     if summary.n_nonfinite:
         return "none"
     bits = headroom_bits(summary.absmax, dtype)
@@ -163,12 +163,12 @@ def headroom(summary: Summary, dtype: str) -> str:
 
 
 def source_place(source: Source) -> str:
-    """`model.py:216`, as editors and terminals recognise it."""
+    """Return a place as editors and terminals recognise it: `model.py:216`."""
     return f"{clean(source.file)}:{source.line}"
 
 
 def where(finding: Finding, n_ranks: int) -> str:
-    """`step 12, micro-batch 0, rank 3 of 8 (tp 1, dp 0), encoder.wo out[0] (forward)`."""
+    """Name the place: `step 12, micro-batch 0, rank 3 of 8 (tp 1, dp 0), encoder.wo out[0] (forward)`."""
     rank = f"rank {finding.rank} of {n_ranks}" if n_ranks > 1 else ""
     layout = coords(finding.coords)
     parts = [f"step {finding.step}", f"micro-batch {finding.microbatch}", f"{rank} ({layout})" if layout else rank]
@@ -176,12 +176,12 @@ def where(finding: Finding, n_ranks: int) -> str:
 
 
 def coords(place: Coords) -> str:
-    """`tp 1, dp 0`, naming only the axes that exist."""
+    """Name the coordinates, `tp 1, dp 0`, of only those axes that exist."""
     return ", ".join(f"{axis} {index}" for axis in AXES if (index := getattr(place, axis)) is not None)
 
 
 def subject(finding: Finding) -> str:
-    """What it happened to: `encoder.wo out[0] (forward)`, or the parameter."""
+    """Name what it happened to: `encoder.wo out[0] (forward)`, or the parameter."""
     name = site(finding)
     port = clean(finding.port or "")
     phase = f"({finding.phase})" if finding.phase else ""
@@ -189,27 +189,27 @@ def subject(finding: Finding) -> str:
 
 
 def site(finding: Finding) -> str:
-    """The site's name, `the model itself` for the root module, the parameter when there is no site."""
+    """Return the site's name, `the model itself` for the root module, the parameter when there is no site."""
     if finding.site is None:
         return clean(finding.param or "")
     return clean(finding.site) or "the model itself"
 
 
 def cause(finding: Finding) -> str:
-    """`format-overflow (proven by replay)`, `unknown (possible)`."""
+    """Name the cause and how sure it is: `format-overflow (proven by replay)`, `unknown (possible)`."""
     how = " by replay" if finding.confidence == "proven" and finding.bundle else ""
     return f"{clean(finding.cause)} ({finding.confidence}{how})"
 
 
 def limit(finding: Finding) -> str:
-    """`65504, actual 1.1e+05`, or empty where there are no two numbers to compare, or two that read alike."""
+    """Return `65504, actual 1.1e+05`; empty where there are no two numbers, or two that read alike."""
     if finding.limit is None or finding.actual is None or number(finding.limit) == number(finding.actual):
         return ""
     return f"{number(finding.limit)}, actual {number(finding.actual)}"
 
 
 def sample(finding: Finding, at_most: int = 12) -> str:
-    """`row 2 of the batch (dataset[1234])`, `rows 2, 5 of the batch`, with what was cut."""
+    """Name the samples, `row 2 of the batch (dataset[1234])`, `rows 2, 5 of the batch`; empty when none is known."""
     if not finding.samples:
         return ""
     shown = ", ".join(str(row) for row in finding.samples[:at_most])
@@ -220,7 +220,7 @@ def sample(finding: Finding, at_most: int = 12) -> str:
 
 
 def remedy(advice: Remedy) -> str:
-    """What to change, and whether a replay with it was finite."""
+    """Say what to change, and whether a replay with it was finite."""
     targets = ", ".join(clean(target) for target in advice.targets)
     text = sentence(advice.text) or f"{advice.action} {targets}".strip()
     if "verified" in text:
@@ -229,23 +229,23 @@ def remedy(advice: Remedy) -> str:
 
 
 def command(*words: str) -> str:
-    """A command line to type, its words quoted where a shell needs it."""
+    """Return a command line to type, its words quoted where a shell needs it."""
     return "".join(_visible(character) for character in shlex.join(("hypocenter", *words)))
 
 
 def site_glob(name: str) -> str:
-    """A pattern for `--site` that finds this site and can be typed: control characters as `?`, a long tail as `*`."""
+    """Return a pattern for `--site` that finds this site and can be typed: `?` for control characters, `*` at last."""
     typed = "".join("?" if _visible(character) != character else character for character in glob.escape(name))
     return typed if len(typed) <= LONGEST_NAME else typed[:LONGEST_NAME] + "*"
 
 
 def tally(n_errors: int, n_warnings: int) -> str:
-    """`1 error, 0 warnings`."""
+    """Return the counts: `1 error, 0 warnings`."""
     return f"{count(n_errors, 'error')}, {count(n_warnings, 'warning')}"
 
 
 def nearest(typed: str, known: Sequence[str]) -> str:
-    """`did you mean 'html'?`, or where to find all names."""
+    """Return `did you mean 'html'?`, or where to find all names."""
     lower = {name.lower(): name for name in known}
     close = difflib.get_close_matches(typed.lower(), list(lower), n=1, cutoff=0.5)
     return f"did you mean {lower[close[0]]!r}?" if close else "see them all with `hypocenter list`"

@@ -32,7 +32,7 @@ class Told:
         self._said: set[str] = set()
 
     def news(self) -> list[Alert]:
-        """Alerts that were not given before."""
+        """Return alerts that were not given before."""
         found = [] if self._is_silent else list(self._all(self._findings.diagnosis))
         new = [alert for key, alert in found if key not in self._said]
         self._said |= {key for key, _ in found}

@@ -26,7 +26,7 @@ _QUANTITIES: dict[str, Callable[[StepRecord], float | None]] = {
 
 
 def both_shown(baseline: FollowedRun, candidate: FollowedRun) -> Shown:
-    """The page of two runs at one moment."""
+    """Return the page of two runs as they are now."""
     sentence, kind = "there are no two steps yet that both have", "note"
     try:
         found = drawn(curve_of(baseline), curve_of(candidate))
@@ -46,7 +46,7 @@ def both_shown(baseline: FollowedRun, candidate: FollowedRun) -> Shown:
 
 
 def curve_of(run: FollowedRun) -> Curve:
-    """Loss, gradient norm and learning rate, as far as they were kept."""
+    """Return loss, gradient norm and learning rate, as far as they were kept."""
     records = run.course.records()
     series: dict[str, Series] = {}
     for name, of in _QUANTITIES.items():

@@ -28,7 +28,7 @@ from hypocenter.view.findings import Told
 
 
 def answer(words: Sequence[str]) -> bytes:
-    """The answer to `diagnose RUN`, `report RUN` or `diff BASELINE CANDIDATE`."""
+    """Return the answer to `diagnose RUN`, `report RUN` or `diff BASELINE CANDIDATE`."""
     what, *paths = words
     recordings = [open_run(Path(path)) for path in paths]
     if what == "diagnose":
@@ -46,7 +46,7 @@ def answer(words: Sequence[str]) -> bytes:
 
 
 def _sites(recording: RecordedRun) -> list[SiteLine]:
-    """Every site whose values were recorded, in the order of `hypocenter show`."""
+    """Return every site whose values were recorded, in the order of `hypocenter show`."""
     table = recording.table()
     return site_lines(table.filter(pc.and_not(holds_values(table), is_bookkeeping(table))))
 

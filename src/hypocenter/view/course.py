@@ -77,11 +77,11 @@ class Course:
         at.step_ms = max(at.step_ms, record.step_ms)
 
     def records(self) -> list[StepRecord]:
-        """One record a kept step, in order: the mean loss, the worst gradient norm, the slowest rank's time."""
+        """Return a record per kept step, in order: the mean loss, the worst gradient norm, the slowest rank's time."""
         return [_record(self._steps[step]) for step in sorted(self._steps)]
 
     def latest(self) -> list[StepRecord]:
-        """The last steps, the last one first."""
+        """Return the last steps, the last one first."""
         return self.records()[: -LATEST - 1 : -1]
 
     def _is_kept(self, step: int) -> bool:

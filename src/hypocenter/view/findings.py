@@ -44,7 +44,7 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Findings:
-    """Of one run; `diagnosis` is the best that is known, `None` before anything is.
+    """The findings of one run; `diagnosis` is the best that is known, `None` before anything is.
 
     Args:
         run: that is followed.
@@ -67,7 +67,7 @@ class Findings:
         self._child: threading.Thread | None = None
 
     def look(self, *, diagnoses: bool = True) -> bool:
-        """Take in new evidence, and a diagnosis that somebody has written; whether anything is new.
+        """Take in new evidence, and a diagnosis that somebody has written; return whether anything is new.
 
         Args:
             diagnoses: whether a child process may make one.
@@ -82,7 +82,7 @@ class Findings:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the diagnosis was made of all rows, of the run as it is now."""
+        """Whether the diagnosis was made from all rows of the run as it is now."""
         return self._of_version == self._run.version
 
     def _look_at_evidence(self) -> bool:
@@ -107,7 +107,7 @@ class Findings:
         return bool(new)
 
     def _from_evidence(self) -> None:
-        """A diagnosis of the failures alone: what the rules would add comes with the whole one."""
+        """Make a diagnosis of the failures alone: what the rules would add comes with the whole one."""
         self._pieces.sort(key=lambda piece: (piece.finding.step, not piece.is_located, piece.finding.rank))
         known = self._run.course.last_step + 1
         folded = fold(self._pieces, [], Records({}))
@@ -121,7 +121,7 @@ class Findings:
         self._next_s = 0.0  # a whole one is wanted soon
 
     def _look_at_file(self) -> bool:
-        """diagnosis.json, which `hypocenter run` and `check` write."""
+        """Read diagnosis.json, which `hypocenter run` and `check` write; return whether it is new."""
         path = self._run.directory / DIAGNOSIS_FILE
         try:
             changed_ns = path.stat().st_mtime_ns
@@ -177,7 +177,7 @@ class Findings:
 
 
 def from_json(data: bytes) -> Diagnosis:
-    """What diagnosis.json holds, where numbers that JSON lacks are texts. Raises ValueError or TypeError."""
+    """Read diagnosis.json, in which numbers that JSON lacks are texts. Raises ValueError or TypeError."""
     loose: Any = msgspec.json.decode(data)
     for finding in loose.get("findings", ()) if isinstance(loose, Mapping) else ():
         for name in ("limit", "actual"):
@@ -187,7 +187,7 @@ def from_json(data: bytes) -> Diagnosis:
 
 
 def modified_ns(path: Path) -> int:
-    """When a file was last changed; 0 if there is none."""
+    """Return when a file was last changed, in nanoseconds; 0 if there is none."""
     try:
         return path.stat().st_mtime_ns
     except OSError:
@@ -195,7 +195,7 @@ def modified_ns(path: Path) -> int:
 
 
 def holds_links(directory: Path) -> bool:
-    """Whether anything below is a link, a pipe or a device: a child process would follow it."""
+    """Return whether anything below is a link, a pipe or a device: a child process would follow it."""
     for folder, folders, files in os.walk(directory):
         for name in (*folders, *files):
             mode = os.lstat(Path(folder) / name).st_mode
@@ -205,12 +205,12 @@ def holds_links(directory: Path) -> bool:
 
 
 def recorded_bytes(directory: Path) -> int:
-    """Size of a recording's rows."""
+    """Return the size of a recording's rows in bytes."""
     return sum(path.stat().st_size for path in directory.glob("rank-*/*") if path.is_file())
 
 
 def in_child(*words: str) -> bytes:
-    """What `hypocenter.view.child` answers. One child at a time; its memory goes with it.
+    """Return the answer of `hypocenter.view.child`; one child runs at a time, and its memory goes with it.
 
     Raises:
         OSError, subprocess.SubprocessError: it could not be started, failed, or took too long.

@@ -24,7 +24,7 @@ _WHEREABOUTS_S = 2.0  # seconds between two looks at where a rank is
 
 
 class FollowedRun:
-    """One run directory, followed.
+    """A run directory that is followed while it grows.
 
     Args:
         directory: of the run.
@@ -57,28 +57,28 @@ class FollowedRun:
 
     @property
     def n_ranks(self) -> int:
-        """Ranks that have a folder."""
+        """The number of ranks that have a folder."""
         return len(self._folders)
 
     @property
     def folders(self) -> dict[int, Path]:
-        """Of the ranks that are followed."""
+        """The folders of the ranks that are followed."""
         return dict(self._folders)
 
     @property
     def is_running(self) -> bool:
-        """Whether it goes on, as far as its files and processes tell."""
+        """Whether the program still runs, as far as its files and processes tell."""
         return self.run.status == "running" and self.life != "gone"
 
     @property
     def status(self) -> str:
-        """In a word or two."""
+        """The status in a word or two."""
         if self.run.status == "running" and self.life in ("gone", "stopped"):
             return "ended without a word" if self.life == "gone" else "stopped"
         return self.run.status
 
     def look(self, told: Callable[[], None] = lambda: None) -> bool:
-        """Take in what is new; whether there was anything.
+        """Take in what is new; return whether there was anything.
 
         Args:
             told: called now and then during a long look, when part of it can be shown.
@@ -109,13 +109,13 @@ class FollowedRun:
         return is_new
 
     def records(self) -> list[tuple[int, StepRecord]]:
-        """What curves are drawn from: of few ranks each, else the job as rank 0."""
+        """Return the records that curves are drawn from: those of few ranks each, else those of the job as rank 0."""
         if 1 < len(self.lanes) <= LANES and len(self.lanes) == len(self.ranks):
             return [(rank, record) for rank, lane in sorted(self.lanes.items()) for record in lane.records()]
         return [(0, record) for record in self.course.records()]
 
     def states(self) -> list[RankState]:
-        """Every rank that left a folder."""
+        """Return the state of every rank that left a folder."""
         return [
             RankState(
                 rank=rank, coords=self.places[rank].coords if rank in self.places else Place().coords,
@@ -128,7 +128,7 @@ class FollowedRun:
 
     @property
     def first_bad_step(self) -> int | None:
-        """At which a loss or a gradient was not finite, beside what a loss scaler skips."""
+        """The first step whose loss or gradient was not finite, except those that a loss scaler skips; or None."""
         return min((now.first_bad_step for now in self.ranks.values() if now.first_bad_step is not None), default=None)
 
     def _take(self, rank: int, record: StepRecord) -> None:
@@ -161,7 +161,7 @@ class FollowedRun:
         return True
 
     def _ranks(self) -> dict[int, Path]:
-        """Folders of ranks; a link that leads elsewhere is none of this run."""
+        """Return the folders of ranks, without links: one that leads elsewhere is none of this run."""
         try:
             changed_ns = self.directory.stat().st_mtime_ns
             if changed_ns != self._listed_ns:
@@ -173,7 +173,7 @@ class FollowedRun:
         return self._folders
 
     def _look_at_whereabouts(self) -> bool:
-        """Where the lowest rank is, and whether its process lives."""
+        """Read where the lowest rank is and whether its process lives; return whether that changed."""
         now_s = time.monotonic()
         if self.run.status != "running" or not self._folders or now_s - self._seen_s < _WHEREABOUTS_S:
             return False
@@ -185,7 +185,7 @@ class FollowedRun:
 
 
 def _is_own(path: Path) -> bool:
-    """Whether a file is of this run: no link that leads elsewhere, and no pipe that never ends."""
+    """Return whether a file is of this run: no link that leads elsewhere, and no pipe that never ends."""
     return path.is_file() and not path.is_symlink()
 
 

@@ -44,7 +44,7 @@ class Guard:
         self._hosts = LOCAL | {host.lower() for host in hosts}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve, or refuse."""
+        """Serve the request, or refuse it."""
         if scope["type"] != "http":
             if scope["type"] == "websocket":
                 await send({"type": "websocket.close", "code": 1008})
@@ -80,7 +80,7 @@ class Guard:
         )
 
     def _without_token(self, scope: Scope) -> bytes | None:
-        """The address without the token; None where there is none, or a wrong one."""
+        """Return the address without the token; None where there is no token, or a wrong one."""
         words = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         tokens = [value for name, value in words if name == "token"]
         if not tokens or not all(map(self._is_right, tokens)):

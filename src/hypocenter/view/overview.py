@@ -26,7 +26,7 @@ _MOST_KEPT = 1000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunLine:
-    """One run of the list."""
+    """One run in the list of runs."""
 
     name: str  # in addresses
     shown: str
@@ -40,7 +40,7 @@ class RunLine:
 
 
 def overview_shown(runs: Sequence[FollowedRun], n_hidden: int, n_coming: int = 0) -> Shown:
-    """The page of all runs at one moment.
+    """Return the page of all runs as they are now.
 
     Args:
         runs: that were looked at.
@@ -69,7 +69,7 @@ def _line(run: FollowedRun) -> RunLine:
 
 
 def sparkline(records: Sequence[StepRecord]) -> str:
-    """The loss as the path of a small picture; empty for fewer than two points."""
+    """Return the loss as the path of a small picture; empty for fewer than two points."""
     points = [(r.step, r.loss) for r in records if r.loss is not None and math.isfinite(r.loss)]
     if len(points) < 2:
         return ""
@@ -81,7 +81,7 @@ def sparkline(records: Sequence[StepRecord]) -> str:
 
 
 def _finding(directory: Path) -> str:
-    """The first of diagnosis.json; read again only when the file is another."""
+    """Return the first finding of diagnosis.json; the file is read again only when it has changed."""
     path = directory / DIAGNOSIS_FILE
     try:
         changed_ns = path.stat().st_mtime_ns

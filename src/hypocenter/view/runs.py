@@ -14,7 +14,7 @@ MOST_RUNS = 200  # of a folder, the newest
 
 
 class Runs:
-    """The directories of runs by the names that addresses know them by. An address never holds a path.
+    """The directories of runs by their names in addresses. An address never holds a path.
 
     Args:
         paths: run directories, and folders of them; `runs` when there is none.
@@ -36,11 +36,11 @@ class Runs:
 
     @property
     def where(self) -> str:
-        """What was named, in words."""
+        """The paths that were given, in words."""
         return ", ".join(str(path) for path in [*self._named, *self.folders])
 
     def by_name(self) -> dict[str, Path]:
-        """All that can be seen now, the newest first. A link in a folder that leads elsewhere is left out."""
+        """Return all runs that can be seen now, newest first. A link in a folder that leads elsewhere is left out."""
         found = [path for folder in self.folders for path in _inside(folder)]
         found.sort(key=_changed, reverse=True)
         self.n_hidden = max(0, len(found) - MOST_RUNS)
@@ -48,7 +48,7 @@ class Runs:
 
 
 def name_of(path: Path) -> str:
-    """A word for an address: the directory's name, and what tells it from others of that name."""
+    """Return a word for an address: the directory's name, and what tells it from others of that name."""
     word = re.sub(r"[^A-Za-z0-9_.-]+", "-", path.name).strip(".-")[:60] or "run"
     return f"{word}~{hashlib.blake2b(str(path).encode('utf-8', 'surrogateescape'), digest_size=4).hexdigest()}"
 

@@ -34,7 +34,7 @@ _MOST_KEPT = 4  # rendered pages
 
 
 class Pages:
-    """The application.
+    """The web application that serves the pages of runs.
 
     Args:
         watcher: follows the runs.
@@ -53,7 +53,7 @@ class Pages:
         }
 
     def app(self) -> Starlette:
-        """Routes; an address names runs and parts by words that are looked up, never by paths."""
+        """Return the application; an address names runs and parts by words that are looked up, never by paths."""
         return Starlette(routes=[
             Route("/", self._list), Route("/state", self._list_state), Route("/part/{part}", self._list_part),
             Route("/run/{name}", self._run), Route("/run/{name}/state", self._run_state),
@@ -151,7 +151,7 @@ class Pages:
         return await self._from_child("diff", self._path(request, "a")[1], self._path(request, "b")[1])
 
     async def _from_child(self, what: str, *paths: Path) -> Response:
-        """A page that needs all rows; its own policy forbids it to load anything."""
+        """Return a page that needs all rows; its own policy forbids it to load anything."""
         size = sum([await run_in_threadpool(recorded_bytes, path) for path in paths])
         if any([await run_in_threadpool(holds_links, path) for path in paths]):
             return PlainTextResponse("a run holds links, which are not followed here\n", status_code=503)
@@ -181,7 +181,7 @@ class Pages:
         return _answer(request, found[1], found[0])
 
     def _path(self, request: Request, name: str) -> tuple[str, Path]:
-        """The run that an address names."""
+        """Return the name and directory of the run that an address names."""
         word = request.path_params[name]
         path = self._watcher.names().get(word)
         if path is None:
@@ -221,7 +221,7 @@ def _part(request: Request, found: Shown) -> Response:
 
 
 def _answer(request: Request, piece: Piece, kind: str) -> Response:
-    """The piece, compressed if the browser takes that; nothing if it has it already."""
+    """Return the piece, compressed if the browser takes that; an empty 304 if the browser has it already."""
     headers = {"ETag": f'"{piece.tag}"', "Cache-Control": "no-cache", "Vary": "Accept-Encoding"}
     if piece.tag in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)

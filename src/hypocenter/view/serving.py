@@ -23,7 +23,7 @@ PORT = 8765  # the first that is tried where none is given
 
 
 class Server:
-    """Pages of some runs on a port. Nothing is served before `run` or `start`.
+    """Serves pages of some runs on a port. Nothing is served before `run` or `start`.
 
     Args:
         paths: run directories, and folders of them.
@@ -59,7 +59,7 @@ class Server:
 
     @property
     def address(self) -> str:
-        """To open in a browser."""
+        """The address to open in a browser."""
         return f"http://{self.host}:{self.port}/" + (f"?token={self.token}" if self.token else "")
 
     def run(self) -> None:
@@ -70,7 +70,7 @@ class Server:
         self._end()
 
     def start(self) -> Callable[[], None]:
-        """Serve in a thread; call what it gives to end."""
+        """Serve in a thread; return a function that ends it."""
         self.watcher.start()
         thread = threading.Thread(target=self._server.run, kwargs={"sockets": [self._socket]}, daemon=True)
         thread.start()
@@ -88,7 +88,7 @@ class Server:
 
 
 def is_local(host: str) -> bool:
-    """Whether only this machine reaches an address."""
+    """Return whether only this machine reaches an address."""
     return host in LOCAL or host in ("::1",) or host.startswith("127.")
 
 

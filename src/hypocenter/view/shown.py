@@ -40,12 +40,12 @@ class Piece:
 
     @cached_property
     def tag(self) -> str:
-        """Of the content."""
+        """A digest of the content."""
         return hashlib.blake2b(self.data, digest_size=9).hexdigest()
 
     @cached_property
     def zipped(self) -> bytes:
-        """As gzip."""
+        """The content as gzip."""
         return gzip.compress(self.data, compresslevel=4, mtime=0)
 
 
@@ -60,7 +60,7 @@ class Shown:
 
     @cached_property
     def state(self) -> Piece:
-        """JSON of the tags of all parts: all that a browser asks for as long as nothing changes."""
+        """JSON with the tags of all parts: all that a browser asks for as long as nothing changes."""
         tags = {name: piece.tag for name, piece in self.parts.items()}
         value = {"parts": tags, "title": self.title, "turn": self.turn, "is_over": self.is_over}
         return Piece(json.dumps(plain(value)).encode())
@@ -153,7 +153,7 @@ def _important(diagnosis: Diagnosis) -> list[Finding]:
 
 
 def _status(run: FollowedRun, job: Sequence[StepRecord]) -> list[tuple[str, str]]:
-    """Pairs of a name and a value, for the line on top."""
+    """Return pairs of a name and a value, for the line at the top."""
     facts = [("status", run.status)]
     if run.n_read < run.n_ranks:
         facts.append(("reading", f"{run.n_read:,} of {run.n_ranks:,} ranks"))
@@ -175,7 +175,7 @@ def _ms(ms: float) -> str:
 
 
 def _verdict(run: FollowedRun, findings: Findings, diagnosis: Diagnosis) -> tuple[str, str]:
-    """Class of a card and its sentence, where there is no finding to show."""
+    """Return the class of a card and its sentence, where there is no finding to show."""
     if run.n_ranks == 0:
         return "note", "nothing was recorded yet: the program has just started, or has made no step"
     if findings.diagnosis is not None and findings.is_whole and not run.is_running:
@@ -190,7 +190,7 @@ def _verdict(run: FollowedRun, findings: Findings, diagnosis: Diagnosis) -> tupl
 
 
 def _broke(run: FollowedRun, diagnosis: Diagnosis) -> str:
-    """What to say of a step that went bad and of which no finding tells yet."""
+    """Say that a step went bad of which no finding tells yet; empty when there is none."""
     bad = run.first_bad_step
     if bad is None or any(finding.severity == "error" for finding in diagnosis.findings):
         return ""
@@ -200,7 +200,7 @@ def _broke(run: FollowedRun, diagnosis: Diagnosis) -> str:
 
 
 def _table(records: Sequence[StepRecord]) -> tuple[list[str], list[StepLine]]:
-    """The columns that hold something, and a line for each step."""
+    """Return the columns that hold something, and a line for each step."""
     texts = {name: [of(record) for record in records] for name, of in _COLUMNS.items()}
     columns = [name for name, values in texts.items() if any(values)]
     rows = zip(records, *(texts[name] for name in columns), strict=True)
@@ -208,7 +208,7 @@ def _table(records: Sequence[StepRecord]) -> tuple[list[str], list[StepLine]]:
 
 
 def _sites(sites: Sequence[SiteLine], run: FollowedRun) -> tuple[list[SiteRow], str]:
-    """The sites that are worst off, and what to type for the others."""
+    """Return the sites that are worst off, and what to type to see the others."""
     own = [site for site in sites if not site.replay and site.phase != "data"]
     risk = {True: -math.inf, False: math.inf}
     order = sorted(own, key=lambda s: risk[is_bad_site(s)] if s.headroom_bits is None else s.headroom_bits)
@@ -240,7 +240,7 @@ def _says(record: StepRecord) -> str:
 
 
 def _pace(run: FollowedRun) -> str:
-    """How far apart the ranks are."""
+    """Say how far apart the ranks are; empty when all are at the same step."""
     lasts = [now.last.step for now in run.ranks.values() if now.last is not None]
     if not lasts or min(lasts) == max(lasts):
         return ""
@@ -249,5 +249,5 @@ def _pace(run: FollowedRun) -> str:
 
 
 def since(started: str) -> str:
-    """When a run began, to the minute."""
+    """Return when a run began, to the minute."""
     return wording.clean(started, 40).replace("T", " ")[:16]

@@ -57,17 +57,17 @@ class Watcher:
         self._thread = threading.Thread(target=self._go, name="hypocenter-view", daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End; waits for a look that is under way."""
+        """End the thread, after a look that is under way."""
         self._is_over = True
         self._wake.set()
         self._thread.join(timeout=5)
 
     def names(self) -> dict[str, Path]:
-        """Runs by name; the folders are listed at most once a second."""
+        """Return the runs by name; the folders are listed at most once a second."""
         at_s, found = self._names
         if time.monotonic() - at_s > 1.0:
             found = self.runs.by_name()
@@ -75,7 +75,7 @@ class Watcher:
         return found
 
     def watch(self, path: Path) -> Watched:
-        """A run that is followed from now on, as long as it is asked for."""
+        """Follow a run from now on, as long as it is asked for, and return it."""
         with self._lock:
             watched = self._watched.get(path)
             if watched is None:
@@ -88,7 +88,7 @@ class Watcher:
         return watched
 
     def glances(self) -> Sequence[FollowedRun]:
-        """Every run, as a list shows it."""
+        """Return every run, as a list shows it."""
         self._glanced_s = time.monotonic()
         self._wake.set()
         with self._lock:
@@ -96,7 +96,7 @@ class Watcher:
 
     @property
     def n_kept(self) -> int:
-        """Runs of which all is known."""
+        """The number of runs that are followed in full."""
         return len(self._watched)
 
     def _changed(self, watched: Watched) -> None:
@@ -121,12 +121,12 @@ class Watcher:
             self._wake.clear()
 
     def _is_first(self) -> bool:
-        """Whether somebody waits for what was not looked at yet."""
+        """Return whether somebody waits for a run that was not looked at yet."""
         with self._lock:
             return any(watched.now is None or watched.is_new for watched in self._watched.values())
 
     def look(self) -> None:
-        """Look once at all that is looked at."""
+        """Look once at all runs that are followed."""
         with self._lock:
             all_watched = list(self._watched.items())
         now_s = time.monotonic()
@@ -144,7 +144,7 @@ class Watcher:
             self._glance(now_s)
 
     def _watch_running(self, known: set[Path]) -> None:
-        """Follow each run that goes on, for those who want to be told of it."""
+        """Follow each run that still goes on, for those who want to be told of it."""
         for path in self.names().values():
             if path not in known and path not in self._passed:
                 self._passed.add(path)

@@ -10,7 +10,7 @@ item, order = "data.eos_supervised", 3
 
 
 def look(side: Side) -> Seen:
-    """Learned, not learned, or there is none in the batches that were looked at."""
+    """Tell whether the end of sequence is learned in the batches, is not, or never occurs."""
     ends = side.special.get("eos")
     if not ends:
         return Seen(value=None, why="the id of end of sequence is not known")

@@ -13,7 +13,7 @@ item, order = "data.ids_in_range", 1
 
 
 def look(side: Side) -> Seen:
-    """In range, or the first batch with an id outside and how many there are."""
+    """Tell whether all ids are in range, or the first place with an id outside and how many there are."""
     if side.vocabulary is None:
         return Seen(value=None, why="the size of the vocabulary is not known")
     outside, first = 0, ""

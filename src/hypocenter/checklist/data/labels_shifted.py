@@ -24,7 +24,7 @@ item, order = "data.labels_shifted", 2
 
 
 def look(side: Side) -> Seen:
-    """By the tokens that the loss asks for; where the gradient of the logits was not seen, by the labels as given."""
+    """Tell by how much labels are shifted: by the tokens that the loss asks for, else by the labels as given."""
     asked = [(batch.ids, batch.target, -1) for batch in side.batches if batch.target is not None]
     if asked:
         offset, n = _offset(asked)
@@ -43,7 +43,7 @@ def look(side: Side) -> Seen:
 
 
 def _offset(pairs: Iterable[tuple[Ids, Ids, int]]) -> tuple[int | None, int]:
-    """The one offset at which nearly all places agree, and how many places count."""
+    """Return the one offset at which nearly all places agree (None: none), and how many places count."""
     agree, count = dict.fromkeys(_OFFSETS, 0), dict.fromkeys(_OFFSETS, 0)
     n = 0
     for ids, wanted, nothing in pairs:

@@ -25,7 +25,7 @@ _NOTHING = "no batches were kept: record with --save-batches 4"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OfBatches:
-    """What the batches add to a checklist."""
+    """What the batches of both sides add to a checklist."""
 
     rows: tuple[Row, ...] = ()
     samples: tuple[str, ...] = ()
@@ -38,7 +38,7 @@ def of_batches(
     items: Items,
     tokenizer: Tokenizer | None = None,
 ) -> OfBatches:
-    """All checks on the batches of two sides.
+    """Make all checks on the batches of two sides.
 
     Args:
         runs: the sides' recordings; None where a side is not recorded.
@@ -62,7 +62,7 @@ def of_batches(
 
 
 def _seen_alike(sides: Sequence[Side | None]) -> list[Side | None]:
-    """Both sides with what the loss asks for, or, where one side's was not seen, both with labels alone."""
+    """Return both sides with what the loss asks for; both with labels alone where one side's was not seen."""
     told = [side is not None and any(batch.target is not None for batch in side.batches) for side in sides]
     if None in sides or all(told) or not any(told):
         return list(sides)
@@ -142,7 +142,7 @@ class SampleOrder:
 
 
 def by_digests(baseline: Path, candidate: Path) -> SampleOrder | None:
-    """All steps of two recordings; None where their digests are not of the same inputs."""
+    """Compare all steps of two recordings; None where their digests are not of the same inputs."""
     one, other = read_curve(baseline).digests, read_curve(candidate).digests
     both = sorted(one.keys() & other.keys())
     if not both or one[both[0]].partition("-")[0] != other[both[0]].partition("-")[0]:
@@ -161,7 +161,7 @@ def by_digests(baseline: Path, candidate: Path) -> SampleOrder | None:
 
 
 def by_samples(baseline: Side, candidate: Side) -> SampleOrder:
-    """The steps whose batches were kept, whatever their arguments are called and however they lie over the ranks."""
+    """Compare steps whose batches were kept, whatever their arguments' names and their layout over ranks."""
     one, other = _samples_by_step(baseline), _samples_by_step(candidate)
     both = sorted(one.keys() & other.keys())
     if not both:
@@ -182,7 +182,7 @@ def by_samples(baseline: Side, candidate: Side) -> SampleOrder:
 
 
 def order_of_samples(runs: tuple[Path, Path], sides: tuple[Side, Side]) -> SampleOrder:
-    """By digests where they can be compared. Where they differ and the inputs do not, that is said."""
+    """Compare by digests where that is possible; say if they differ although the inputs do not."""
     found, kept = by_digests(*runs), by_samples(*sides)
     if found is None:
         return kept
@@ -204,7 +204,7 @@ def _same(n: int, words: str) -> SampleOrder:
 
 
 def _samples_by_step(side: Side) -> Mapping[int, list[bytes]]:
-    """By step the samples, of all ranks and micro-batches, in the order of ranks."""
+    """Return by step the samples of all ranks and micro-batches, in the order of ranks."""
     found: dict[int, list[bytes]] = {}
     for batch in sorted(side.batches, key=lambda batch: (batch.step, batch.microbatch, batch.rank)):
         found.setdefault(batch.step, []).extend(row.tobytes() for row in np.ascontiguousarray(batch.ids))

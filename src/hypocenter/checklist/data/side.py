@@ -54,7 +54,7 @@ class Side:
 
 
 def side_of(name: str, run: RecordedRun, configuration: Configuration | None = None) -> Side:
-    """Everything that the checks need of a recording; what cannot be read is a problem, never an error."""
+    """Read all that the checks need of a recording; what cannot be read is a problem, never an error."""
     problems: list[str] = []
     return Side(
         name=name, batches=tuple(_batches(run, problems)), vocabulary=_vocabulary(run.facts(), configuration),
@@ -63,7 +63,7 @@ def side_of(name: str, run: RecordedRun, configuration: Configuration | None = N
 
 
 def batches_of_step(run: RecordedRun, step: int) -> tuple[Batch, ...]:
-    """The batches of one step that were kept and can be read."""
+    """Return the batches of one step that were kept and can be read."""
     return tuple(_batches(run, [], f"step-{step:06d}"))
 
 
@@ -113,12 +113,12 @@ def _first(given: Mapping[str, Ids], names: Sequence[str]) -> Ids | None:
 
 
 def _first_matrix(given: Any) -> Ids | None:
-    """Of arguments with strange names: the first that is samples × places and no mask."""
+    """Return the first argument that is samples × places and no mask, where names do not tell; else None."""
     return next((values for values in given if values.ndim == 2 and values.max(initial=0) > 1), None)
 
 
 def _as(values: Ids | None, ids: Ids) -> Ids | None:
-    """Laid out as the ids are, where that can be done in one way only."""
+    """Return the values laid out as the ids are; None where that cannot be done in just one way."""
     if values is None:
         return None
     if values.shape == ids.shape:
@@ -134,7 +134,7 @@ def _as(values: Ids | None, ids: Ids) -> Ids | None:
 
 
 def _is_moved(values: Ids, ids: Ids) -> bool:
-    """Whether the one holds the other, moved by a place or two, or not at all, nearly everywhere."""
+    """Return whether one holds the other nearly everywhere, moved by up to two places."""
     n = ids.shape[1]
     pairs = ((values[:, max(-by, 0) : n - max(by, 0)], ids[:, max(by, 0) : n + min(by, 0)]) for by in _MOVES)
     return any(one.size and float((one == other).mean()) > _MOVED for one, other in pairs)
@@ -145,7 +145,7 @@ def _is_like(mask: Ids | None, ids: Ids) -> bool:
 
 
 def _vocabulary(facts: Facts | None, configuration: Configuration | None) -> int | None:
-    """Rows of the embedding of tokens: that is what an id must not run out of."""
+    """Return how many ids there are: the rows of the token embedding, else the configured size; None: not known."""
     embeddings = [m for m in facts.modules if _rows(m) is not None] if facts is not None else []
     named = [m for m in embeddings if any(word in m.path.lower() for word in _WORDS)]
     chosen = named[0] if named else max(embeddings, key=lambda m: _rows(m) or 0, default=None)
@@ -179,7 +179,7 @@ def _special(configuration: Configuration | None) -> dict[str, tuple[int, ...]]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:
-    """`value` is what the two sides are compared by; None: it cannot be told, and `why` says why."""
+    """What a check saw. `value` is what the two sides are compared by; None: it cannot be told, and `why` says why."""
 
     value: str | None
     why: str = ""

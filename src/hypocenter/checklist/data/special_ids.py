@@ -12,7 +12,7 @@ item, order = "data.special_ids", 4
 
 
 def look(side: Side) -> Seen:
-    """What is configured, what the tokenizer's files say, and what stands where the mask hides."""
+    """Compare the configured special ids with the tokenizer's files and with what stands where the mask hides."""
     if not side.special and not side.tokenizer:
         return Seen(value=None, why="no special ids are configured")
     wrong = [*_unlike(side), *_padding(side)]
@@ -30,7 +30,7 @@ def _unlike(side: Side) -> Iterator[str]:
 
 
 def _padding(side: Side) -> Iterator[str]:
-    """At places that the mask hides at the end or the beginning of a sample stands padding, if anything is known."""
+    """Yield a fault if what the mask hides in the batches is not the configured padding."""
     pads = side.special.get("pad")
     hidden = [b.ids[b.mask == 0] for b in side.batches if b.mask is not None and set(np.unique(b.mask)) <= {0, 1}]
     ids = np.unique(np.concatenate(hidden)) if hidden else np.empty(0, np.int64)

@@ -17,7 +17,7 @@ _AT_MOST_BYTES = 256 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tokenizer:
-    """What its files say."""
+    """What the files of a tokenizer say."""
 
     folder: Path
     special: dict[str, int] = field(default_factory=dict)  # bos, eos, pad -> id
@@ -25,7 +25,7 @@ class Tokenizer:
     why_not: str = ""  # why nothing can be decoded
 
     def decode(self, ids: Sequence[int]) -> str | None:
-        """The text, special tokens in it; None if nothing can be decoded."""
+        """Return the text with special tokens in it; None if it cannot be decoded."""
         if self.decoder is None:
             return None
         try:
@@ -67,7 +67,7 @@ def _read(path: Path) -> dict[str, Any] | None:
 
 
 def _special(model: dict[str, Any], config: dict[str, Any]) -> dict[str, int]:
-    """Names of special tokens stand in the config, their ids among the added tokens or in the vocabulary."""
+    """Return ids of special tokens: names are in the config, ids among added tokens or in the vocabulary."""
     ids: dict[str, int] = {}
     inner = model.get("model")
     vocabulary = inner.get("vocab") if isinstance(inner, dict) else None

@@ -35,12 +35,12 @@ def settle(sheet: FileEntries) -> None:
 
 
 def models() -> dict[str, Any]:
-    """What is known of each model type: `gated`, `defaults` by key, `facts` by item."""
+    """Read what is known of each model type: `gated`, `defaults` by key, `facts` by item."""
     return read_toml("hf_models")
 
 
 def _defaults(sheet: FileEntries) -> None:
-    """The class's defaults go the same way as what is said; what then is new is assumed."""
+    """Settle the class's defaults in the same way as what is said; what is new then is assumed."""
     known = models().get(str(sheet.value("model_type") or ""))
     if known is None:
         if sheet.says("model_type"):
@@ -82,7 +82,7 @@ def _settle(sheet: FileEntries, kind: str) -> None:
 
 
 def _leaves_to_class(sheet: FileEntries, key: str) -> bool:
-    """Whether the key is absent and the model's class has a default for it, `null` not being absent."""
+    """Return whether the key is absent (`null` is not) and the model's class has a default for it."""
     kind = str(sheet.value("model_type") or "")
     return not sheet.has(key) and key in models().get(kind, {}).get("defaults", {})
 
@@ -152,7 +152,7 @@ def _positions(sheet: FileEntries, kind: str) -> None:
 
 
 def _scaling(sheet: FileEntries, is_rope: bool) -> None:
-    """`linear:2`, `llama3:8`, `yarn:40`: the kind and its factor."""
+    """Set the scaling of positions as kind and factor: `linear:2`, `llama3:8`, `yarn:40`."""
     keys = [
         key
         for key in sheet.present()

@@ -32,7 +32,7 @@ def settle(sheet: FileEntries) -> None:
 
 
 def _put(sheet: FileEntries, item: str, value: Value, *keys: str, derived: str | None = None) -> None:
-    """Said when any of the keys is there, else a default."""
+    """Set the item as said when any of the keys is there, else as a default."""
     if any(sheet.has(key) for key in keys):
         sheet.set(item, value, *keys, derived=derived)
     else:
@@ -69,7 +69,7 @@ def _unfused(softmax: bool) -> str | None:
 
 
 def _reduction(sheet: FileEntries, params: Value) -> None:
-    """Gradients are reduced and accumulated in float32 with bfloat16 unless it is said otherwise."""
+    """Set the format of gradient reduction: float32 with bfloat16 parameters unless it is said otherwise."""
     keys = ("grad_reduce_in_bf16", "accumulate_allreduce_grads_in_fp32", "main_grads_dtype")
     if sheet.is_on("grad_reduce_in_bf16"):
         sheet.set("precision.grad_reduce_dtype", "bfloat16", *keys)
@@ -200,7 +200,7 @@ def _experts(sheet: FileEntries) -> None:
 
 
 def _steps(sheet: FileEntries) -> None:
-    """Samples as steps of the global batch."""
+    """Set lengths in steps; samples are divided by the global batch."""
     batch = sheet.number("global_batch_size")
     total = _in_steps(sheet, "optimizer.total_steps", "train_iters", "train_samples", batch)
     decay = _in_steps(sheet, "optimizer.decay_steps", "lr_decay_iters", "lr_decay_samples", batch)

@@ -33,7 +33,7 @@ def settle(sheet: FileEntries) -> None:
 
 
 def _defaults(sheet: FileEntries, kind: str) -> None:
-    """The class's defaults go the same way as what is said; what then is new is assumed."""
+    """Settle the class's defaults in the same way as what is said; what is new then is assumed."""
     known: Any = read_toml("mindformers_models").get(kind)
     if known is None:
         if kind:
@@ -230,7 +230,7 @@ def _wrapper(sheet: FileEntries) -> None:
 
 
 def _batch(sheet: FileEntries) -> None:
-    """One optimizer step is batch_size * data_parallel * copies * micro-batches, as base_trainer.py counts."""
+    """Set batch sizes: a step has batch_size * data_parallel * copies * micro-batches, as base_trainer.py counts."""
     key = "runner_config.batch_size" if sheet.says("runner_config.batch_size") else "train_dataset.batch_size"
     if sheet.says(key):
         keys = (key,) if key.startswith("train") else (key, "train_dataset.batch_size")

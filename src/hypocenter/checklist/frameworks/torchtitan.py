@@ -33,7 +33,7 @@ def _model(sheet: FileEntries) -> None:
 
 
 def _sizes(sheet: FileEntries, name: str, flavor: str) -> None:
-    """Sizes stand in torchtitan's code, by model and flavor."""
+    """Assume the sizes that torchtitan's code has for a model and flavor."""
     model: dict[str, Any] = read_toml("torchtitan_models").get(name, {})
     for item, value in (model.get("facts", {}) | model.get(flavor, {})).items() if flavor in model else ():
         sheet.assume(item, value, f"torchtitan's {name} {flavor}")
@@ -71,7 +71,7 @@ def _schedule(sheet: FileEntries) -> None:
 
 
 def _sharding(sheet: FileEntries) -> None:
-    """How many ranks share data, when both degrees are given as numbers; -1 is all that are left."""
+    """Set sharding and data parallelism, when both degrees are given as numbers; -1 means all that are left."""
     shard = _degree(sheet, "parallelism.data_parallel_shard_degree", "training.data_parallel_shard_degree",
                     "training.data_parallel_degree")  # fmt: skip
     copies = _degree(sheet, "parallelism.data_parallel_replicate_degree", "training.data_parallel_replicate_degree")

@@ -145,7 +145,7 @@ class Items(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load(paths: Sequence[Path] = ()) -> Items:
-    """The built-in items, those of other packages, then those of `paths` (files or folders of TOML files).
+    """Load the built-in items, those of other packages, then those of `paths` (TOML files or their folders).
 
     A later item of the same key takes the place of the earlier one.
 
@@ -156,7 +156,7 @@ def load(paths: Sequence[Path] = ()) -> Items:
 
 
 def read(file: Path) -> Group:
-    """One file. Raises ConfigError."""
+    """Read one file of items. Raises ConfigError."""
     try:
         return parse(file.read_text(encoding="utf-8"), str(file))
     except (OSError, UnicodeDecodeError) as error:
@@ -166,7 +166,7 @@ def read(file: Path) -> Group:
 
 
 def parse(text: str, where: str) -> Group:
-    """The items that a text says. Raises ConfigError; `where` is told in it."""
+    """Read the items of a text. Raises ConfigError, which names `where`."""
     try:
         return msgspec.convert(tomllib.loads(text), type=Group)
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, RecursionError) as error:
@@ -218,7 +218,7 @@ def _gathered(groups: Iterable[Group]) -> Items:
 
 
 def page(item: Item) -> Manual:
-    """What it means, how it is decided, what to do, when it is wrong."""
+    """Return the item's page: what it means, how it is decided, what to do, when it is wrong."""
     return Manual(
         message=item.title,
         sections=(
@@ -235,7 +235,7 @@ def _lines(sentences: Iterable[str]) -> str:
 
 
 def pages(items: Items) -> dict[str, Manual]:
-    """The pages of all items, by key."""
+    """Return the pages of all items, by key."""
     return {key: page(item) for key, item in items.by_key.items()}
 
 
@@ -260,7 +260,7 @@ def _decided(item: Item) -> Iterator[str]:
 
 
 def keys_of(item: str) -> Iterator[tuple[str, list[str]]]:
-    """How each framework calls the item: the keys of its names table."""
+    """Yield each framework with its keys for the item, by its names table."""
     for name in tables.names():
         table = tables.table(name)
         keys = [f"`{key}`" for key, told in table.names.items() if told.lstrip("!") == item]

@@ -74,7 +74,7 @@ def read(source: Source) -> Given:
 
 
 def _main(lines: list[CommandLine], source: Source, script: Script, notes: list[str]) -> CommandLine:
-    """The command with the most flags; the flags of all variables when there is no command."""
+    """Return the command with the most flags; when there is no command, the flags of all variables."""
     if lines:
         best = max(lines, key=lambda line: len(line.words))
         others = [line.program for line in lines if line is not best and line.program != best.program]
@@ -89,7 +89,7 @@ def _main(lines: list[CommandLine], source: Source, script: Script, notes: list[
 
 
 def _opened(words: tuple[Field, ...]) -> tuple[Field, ...]:
-    """Words with those split that hold a command of their own: `msrun_launcher.sh "run_mindformer.py --config x"`."""
+    """Split words that hold a command of their own: `msrun_launcher.sh "run_mindformer.py --config x"`."""
     return tuple(part for word in words for part in (split_again(word) if ".py " in word.text else (word,)))
 
 
@@ -115,7 +115,7 @@ class CommandLine:
 
 
 def command_line(words: tuple[Field, ...]) -> CommandLine | None:
-    """The parts of a command; None when it starts no Python program."""
+    """Return the parts of a command; None when it starts no Python program."""
     texts = [word.text for word in words]
     for i, text in enumerate(texts):
         if text.endswith(".py") and not text.startswith("-"):
@@ -128,7 +128,7 @@ def command_line(words: tuple[Field, ...]) -> CommandLine | None:
 
 
 def entries_of(words: tuple[Field, ...], table: Table, name: str, notes: list[str]) -> Iterator[Entry]:
-    """The flags among these words, by their keys in the table.
+    """Yield the flags among these words, by their keys in the table.
 
     Args:
         words: of a command, behind the program.

@@ -76,7 +76,7 @@ def _plain(found: Any) -> Value:
 
 
 def _file(path: Path) -> Path | None:
-    """The file of a folder that holds the arguments, of the latest iteration where there are several."""
+    """Return the file of a folder that holds the arguments, of the latest iteration where there are several."""
     latest = path / _LATEST
     if latest.is_file():
         said = latest.read_text(encoding="utf-8", errors="replace").strip()[:20]

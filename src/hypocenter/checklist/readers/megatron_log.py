@@ -59,7 +59,7 @@ def _block(lines: list[str], start: int, name: str) -> Iterator[Entry]:
 
 
 def _padding(lines: list[str], name: str, entries: list[Entry]) -> Iterator[Entry]:
-    """The vocabulary as the tokenizer has it and as it was padded."""
+    """Yield the size of the vocabulary as the tokenizer has it and as it was padded."""
     said = {entry.key for entry in entries if entry.value is not None}
     for i, line in enumerate(lines):
         match = _PADDED.search(line) if "padded vocab" in line else None

@@ -42,7 +42,7 @@ def read(source: Source) -> Given:
 
 
 def _lifted(entry: Entry) -> Entry:
-    """What stands within the model's configuration and belongs to no model is known by its own section."""
+    """Return an entry in the model's configuration that belongs to no model under its own section."""
     inner = entry.key.removeprefix(_INNER)
     if inner != entry.key and inner.startswith(_MOVED):
         return replace(entry, key=inner)

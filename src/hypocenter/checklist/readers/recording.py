@@ -73,7 +73,7 @@ def _versions(run: RecordedRun) -> Iterator[Entry]:
 
 
 def _carried(facts: Facts) -> Given | None:
-    """The configuration object on the model, as transformers and Megatron-Core put one there."""
+    """Return the configuration object that transformers or Megatron-Core put on the model; None: there is none."""
     module = next((m for m in facts.modules if any(key.startswith(_CONFIG) for key in m.attributes)), None)
     if module is None:
         return None
@@ -99,7 +99,7 @@ def _carried(facts: Facts) -> Given | None:
 
 
 def _model_type(kind: str) -> str:
-    """`llama` of `LlamaForCausalLM`, of the model types that are known."""
+    """Return the known model type of a class: `llama` for `LlamaForCausalLM`; empty when none fits."""
     word = kind.lower()
     fitting = [name for name in read_toml("hf_models") if word.startswith(name.replace("_", ""))]
     return max(fitting, key=len, default="")
@@ -117,16 +117,16 @@ class Network:
         }  # fmt: skip
 
     def first(self, *names: str) -> ModuleFacts | None:
-        """The module of the first of these canonical names that there is."""
+        """Return the module of the first of these canonical names that exists; None when none does."""
         return next((self.by_name[name] for name in names if name in self.by_name), None)
 
     def norms(self) -> list[ModuleFacts]:
-        """All modules that are norms by their class."""
+        """Return all modules that are norms by their class."""
         return [module for module in self.modules if "norm" in module.kind.lower() and module.parameters]
 
 
 def entries(facts: Facts) -> Iterator[Entry]:
-    """What the facts of a rank say, in keys of our own (names/recording.toml), each with the module it was read off."""
+    """Yield what the facts of a rank say, by our own keys (names/recording.toml), each with its module."""
     network = Network(facts)
     for key, value, module in (
         *_sizes(network),
@@ -203,7 +203,7 @@ def _sizes(network: Network) -> _Found:
 
 
 def _inner(network: Network, hidden: int) -> int | None:
-    """The inner size of the feed-forward network, off the matrix that comes back to the hidden size."""
+    """Return the inner size of the feed-forward network, by the matrix back to the hidden size; None: not known."""
     shape = _shape(network.first("layers.0.mlp.down"))
     rest = [size for size in shape if size != hidden]
     return rest[0] if len(shape) == 2 and len(rest) == 1 else None

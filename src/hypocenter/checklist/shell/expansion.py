@@ -19,7 +19,7 @@ _LEVELS = (("||",), ("&&",), ("==", "!="), ("<", ">", "<=", ">="), ("<<", ">>"),
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A stretch of text from one line; not known: it comes from outside of the script."""
+    """A stretch of text from one line; it is not known when it comes from outside of the script."""
 
     text: str
     line: int
@@ -34,17 +34,17 @@ class Field:
 
     @property
     def text(self) -> str:
-        """All of it; what is not known as it stands in the script."""
+        """The text of the word; parts that are not known as they stand in the script."""
         return "".join(run.text for run in self.runs)
 
     @property
     def line(self) -> int:
-        """Where it begins."""
+        """The line where the word begins."""
         return self.runs[0].line if self.runs else 0
 
     @property
     def is_known(self) -> bool:
-        """Whether all of it is."""
+        """Whether all parts of the word are known."""
         return all(run.is_known for run in self.runs)
 
 
@@ -60,7 +60,7 @@ class Scope:
     where: str = ""
 
     def fields(self, word: Word) -> tuple[Field, ...]:
-        """A word as a command gets it: none, one or several fields."""
+        """Expand a word as a command gets it: to none, one or several fields."""
         found: list[list[Run]] = []
         is_open = False
         size = 0
@@ -85,20 +85,20 @@ class Scope:
         return tuple(Field(tuple(runs)) for runs in found)
 
     def single(self, word: Word) -> Field:
-        """A word as an assignment takes it: not split."""
+        """Expand a word as an assignment takes it: not split."""
         runs = [run for text, _, _ in self._streams(word) for run in text]
         _require(sum(len(run.text) for run in runs))
         return Field(tuple(runs))
 
     def known_text(self, name: str) -> str | None:
-        """The text of a variable; None when it or a part of it is not known."""
+        """Return the text of a variable; None when it or a part of it is not known."""
         value = self.variables.get(name)
         if value is None or len(value) != 1 or not value[0].is_known:
             return None
         return value[0].text
 
     def _streams(self, word: Word) -> Iterator[tuple[list[Run], bool, bool]]:
-        """(text, whether it is split at blanks, whether it begins a new field) of each piece."""
+        """Yield (text, whether it is split at blanks, whether it begins a new field) of each piece."""
         for piece in word:
             is_all = isinstance(piece, Parameter) and (piece.index in _ALL or piece.name in _ALL)
             if is_all and isinstance(piece, Parameter) and not piece.operator and piece.name in self.variables:
@@ -161,7 +161,7 @@ class Scope:
 
 
 def _split(run: Run) -> Iterator[tuple[Run, bool]]:
-    """The words and blanks of a stretch of text; what is not known stays whole."""
+    """Yield the words and blanks of a stretch of text (True: a blank); what is not known stays whole."""
     if not run.is_known:
         yield run, False
         return
@@ -182,11 +182,11 @@ def _require(n_characters: int) -> None:
 
 
 class NotANumber(Exception):
-    """The expression has no number that can be told."""
+    """The expression has no value that can be told."""
 
 
 def calculate(text: str, value_of: Callable[[str], str | None]) -> int:
-    """The number of an expression.
+    """Return the value of an arithmetic expression.
 
     Args:
         text: without the brackets around it, and with `$name` already replaced.
@@ -220,7 +220,7 @@ class _Calculator:
         self.tokens, self.value_of, self.at, self.depth = tokens, value_of, 0, 0
 
     def level(self, level: int) -> int:
-        """The value of what binds at least as tightly as this level."""
+        """Return the value of what binds at least as tightly as this level."""
         if level == len(_LEVELS):
             return self._power()
         left = self.level(level + 1)

@@ -70,7 +70,7 @@ class _Follower:
             self._command(command)
 
     def _command(self, command: Command) -> bool | None:
-        """Whether it succeeds, as far as that can be told."""
+        """Follow a command; return whether it succeeds, None when that cannot be told."""
         self.n += 1
         if self.n > _AT_MOST_COMMANDS:
             raise OverflowError(f"more than {_AT_MOST_COMMANDS:,} commands")
@@ -214,7 +214,7 @@ class _Follower:
                 self.scope.variables[name] = value
 
     def _collect(self, fields: tuple[Field, ...]) -> None:
-        """A command that may start the training; a script handed to a shell in quotes is followed in its turn."""
+        """Keep a command that may start the training; follow a script that is handed to a shell in quotes."""
         words = [field.text for field in fields]
         for i, word in enumerate(words[:-1]):
             if word in _SHELLS and "-c" in words[i + 1 : i + 4]:
@@ -227,7 +227,7 @@ class _Follower:
         self.script.commands.append(fields)
 
     def _inside(self, text: Field) -> None:
-        """Text that another shell reads: split it again, each part on its own line."""
+        """Split text that another shell reads, and follow its commands, each part on its own line."""
         if all(run.is_known for run in text.runs) and not any(char in text.text for char in "'\"$;&|()`<>"):
             self.script.commands.append(split_again(text))
             return
@@ -287,7 +287,7 @@ def _combined(operator: str, left: bool | None, right: bool | None) -> bool | No
 
 
 def split_again(text: Field) -> tuple[Field, ...]:
-    """A field split at its blanks, each part on its own line."""
+    """Split a field at its blanks, each part on its own line."""
     found: list[list[Run]] = []
     ends_blank = True
     for run in text.runs:
@@ -301,7 +301,7 @@ def split_again(text: Field) -> tuple[Field, ...]:
 
 
 def _masked(text: Field) -> tuple[str, list[Run], list[tuple[int, int]]]:
-    """The text with a variable in the place of each part that is not known, these parts, and (offset, line) of all."""
+    """Return the text with variables for parts that are not known, these parts, and the (offset, line) of all."""
     holes: list[Run] = []
     parts: list[str] = []
     lines: list[tuple[int, int]] = []
@@ -318,7 +318,7 @@ def _masked(text: Field) -> tuple[str, list[Run], list[tuple[int, int]]]:
 
 
 def holds(fields: tuple[Field, ...]) -> bool | None:
-    """Whether the condition of a command holds; None when that cannot be told."""
+    """Return whether the condition of a command holds; None when that cannot be told."""
     words = [field.text for field in fields]
     if words == ["true"] or words == [":"]:
         return True

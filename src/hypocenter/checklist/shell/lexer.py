@@ -45,7 +45,7 @@ class Lexer:
         self._documents: list[tuple[str, bool]] = []  # here-documents that begin behind the next line break
 
     def tokens(self) -> list[Token]:
-        """All of them, redirections and comments left out."""
+        """Return all tokens, without redirections and comments."""
         found: list[Token] = []
         while (token := self._token()) is not None:
             if token.operator in _REDIRECTIONS:
@@ -57,7 +57,7 @@ class Lexer:
         return found
 
     def error(self, why: str, line: int | None = None) -> ShellError:
-        """The error at a line, the present one when none is given."""
+        """Return the error at a line, the present one when none is given."""
         return ShellError(
             "the shell script cannot be read", where=f"{self.where}:{line or self.line}", why=why,
             fix="bash -n SCRIPT says whether bash can read it",
@@ -81,7 +81,7 @@ class Lexer:
         return Token(line=line, word=self.word())
 
     def _skip_blanks(self) -> bool:
-        """Whether there were none."""
+        """Skip blanks, comments and continued lines; return whether there were none."""
         start = self.at
         while self.at < len(self.text):
             char = self.text[self.at]
@@ -128,7 +128,7 @@ class Lexer:
         self._documents = []
 
     def word(self, stops: str = " \t\r\n;&|()<>", *, in_quotes: bool = False) -> Word:
-        """The pieces up to a character of `stops` that is not quoted; that character stays."""
+        """Read the pieces up to a character of `stops` that is not quoted; that character stays."""
         self.depth += 1
         if self.depth > _DEPTH:
             raise self.error("nested too deep")
@@ -171,7 +171,7 @@ class Lexer:
         return tuple(pieces)
 
     def _placeholder(self, literal: list[str]) -> re.Match[str] | None:
-        """`NAME=<Specify path>` or `--load <PATH>`: a hole that somebody is to fill, not a redirection."""
+        """Match a hole that somebody has to fill (`NAME=<Specify path>`, `--load <PATH>`): no redirection."""
         match = _PLACEHOLDER.match(self.text, self.at)
         return match if match and (literal[-1:] == ["="] or match[0][1].isupper()) else None
 
@@ -198,7 +198,7 @@ class Lexer:
         self.at = end + 1
 
     def _lines(self, pieces: list[Piece], text: str) -> None:
-        """Quoted text, a piece a line; an empty one stays as a piece, as it makes a word."""
+        """Add quoted text, one piece a line; an empty text stays as a piece, as it makes a word."""
         for i, part in enumerate(text.split("\n")):
             self.line += 1 if i else 0
             pieces.append(Text(("\n" if i else "") + part, self.line, True))
@@ -242,7 +242,7 @@ class Lexer:
             self.at += 1
 
     def _until_closed(self, end: str) -> Word:
-        """The word up to `end`, with brackets inside it in pairs; `end` is taken."""
+        """Read the word up to and with `end`, with brackets inside it in pairs."""
         line, pieces, n_open = self.line, list[Piece](), 0
         while self.at < len(self.text):
             pieces += self.word("()")

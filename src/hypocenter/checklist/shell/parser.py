@@ -16,7 +16,7 @@ _Body = tuple[Command, ...]
 
 
 def parse(text: str, where: str, line: int = 1, lines: Sequence[tuple[int, int]] = ()) -> _Body:
-    """The commands. Raises ShellError: quotes, brackets or branches do not close. Arguments as those of Lexer."""
+    """Return the commands. Raises ShellError: quotes, brackets or branches do not close. Arguments: see Lexer."""
     return _Parser(Lexer(text, where, line, lines)).body(())
 
 
@@ -25,7 +25,7 @@ class _Parser:
         self.lexer, self.tokens, self.at, self.depth = lexer, lexer.tokens(), 0, 0
 
     def body(self, ends: tuple[str, ...]) -> _Body:
-        """Commands up to one of these words, which stays; with none, to the end of the script."""
+        """Read commands up to one of these words, which stays; with none, to the end of the script."""
         self.depth += 1
         if self.depth > _DEPTH:
             raise self.lexer.error("nested too deep", self._line())
@@ -174,7 +174,7 @@ class _Parser:
         return Simple(assignments=tuple(assignments), words=tuple(words), line=line)
 
     def _double_brackets(self, line: int) -> tuple[Word, ...]:
-        """[[ ... ]], in which && and || are words of the condition."""
+        """Read [[ ... ]], in which && and || are words of the condition."""
         words: list[Word] = []
         while self.at < len(self.tokens):
             token = self.tokens[self.at]
@@ -254,7 +254,7 @@ class _Parser:
 
 
 def _head(word: Word) -> str:
-    """The word when it is plain text without quotes, else nothing."""
+    """Return the word when it is plain text without quotes, else ""."""
     if len(word) != 1 or not isinstance(word[0], Text) or word[0].quoted:
         return ""
     return word[0].text

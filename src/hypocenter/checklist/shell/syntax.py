@@ -127,5 +127,5 @@ Command = Simple | If | Loop | Case | Function | Chain
 
 
 def spelled(word: Word) -> str:
-    """A word as it stands in the script, without its quotes."""
+    """Return a word as it stands in the script, without its quotes."""
     return "".join(piece.text if isinstance(piece, Text) else piece.source for piece in word)

@@ -25,14 +25,14 @@ class Cut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """What fits, and what was cut of it."""
+    """The part of a value that fits, and what was cut from it."""
 
     value: Any
     cut: list[Cut] = field(default_factory=list)
 
 
 def page(value: Any, *, at: str = "", start: int = 0, most: int = MOST_CHARACTERS) -> Page:
-    """The part of a value at a place, from an item on, as much as fits.
+    """Return the part of a value at a place, from an item on, as much as fits.
 
     Args:
         value: what `json.loads` gives.
@@ -101,7 +101,7 @@ def _of_text(value: str, at: str, start: int, room: int, cut: list[Cut]) -> str:
 def _first(
     items: Sequence[tuple[str, Any]], at: str, start: int, room: int, cut: list[Cut]
 ) -> Iterator[tuple[str, Any]]:
-    """Whole items as long as they fit; the first of a page in any case, cut inside where it does not."""
+    """Yield whole items as long as they fit; the first of a page in any case, cut inside where it does not fit."""
     for index in range(start, len(items)):
         key, value = items[index]
         size = _size(value) + len(key) + 6
@@ -113,7 +113,7 @@ def _first(
 
 
 def _shared(value: Mapping[str, Any], at: str, room: int, cut: list[Cut]) -> dict[str, Any]:
-    """Small parts whole, and the room that is left shared by the large ones."""
+    """Return small parts whole; the large ones share the room that is left."""
     shares: dict[str, int] = {}
     for n_left, key in zip(range(len(value), 0, -1), sorted(value, key=lambda key: _size(value[key])), strict=True):
         shares[key] = room // n_left

@@ -18,7 +18,7 @@ class OutsideError(HypocenterError):
 
 
 def roots_of(folders: Sequence[Path]) -> tuple[Path, ...]:
-    """The folders, resolved.
+    """Return the folders, resolved.
 
     Raises:
         OutsideError: one is no folder.
@@ -30,7 +30,7 @@ def roots_of(folders: Sequence[Path]) -> tuple[Path, ...]:
 
 
 def allowed(text: str, roots: Sequence[Path]) -> Path:
-    """The path as the system knows it. A relative one is looked for below each root, the first that has it wins.
+    """Return the resolved path if it may be read; a relative one is looked for below each root, in order.
 
     Args:
         text: as the agent wrote it.
@@ -70,7 +70,7 @@ def _is_below(path: Path, roots: Sequence[Path]) -> bool:
 
 
 def _links(folder: Path) -> Iterator[Path]:
-    """Symbolic links in a folder and all below it; a folder with too many entries counts as one that leads out."""
+    """Yield symbolic links in a folder and below; one with too many entries counts as a link that leads out."""
     n_seen = 0
     waiting = [str(folder)] if folder.is_dir() else []
     while waiting:

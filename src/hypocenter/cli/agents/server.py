@@ -21,7 +21,7 @@ from hypocenter.json_answer import to_json
 
 
 def serve(roots: Sequence[Path]) -> None:
-    """Answer until stdin is closed.
+    """Answer agents until stdin is closed.
 
     Args:
         roots: resolved folders below which may be read.

@@ -14,7 +14,7 @@ from hypocenter.cli.group import commands_by_group
 
 
 def skill() -> str:
-    """The whole file: front matter with name and description, then Markdown."""
+    """Return the whole file: front matter with name and description, then Markdown."""
     environment = jinja2.Environment(undefined=jinja2.StrictUndefined, trim_blocks=True, keep_trailing_newline=True)
     template = resources.files("hypocenter.cli.agents").joinpath("skill.md.j2").read_text(encoding="utf-8")
     return environment.from_string(template).render(

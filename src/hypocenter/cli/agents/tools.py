@@ -75,19 +75,19 @@ PAGING: dict[str, dict[str, Any]] = {
 
 @functools.cache
 def command_of(tool: Tool) -> click.Command:
-    """The command as click knows it."""
+    """Return the command of a tool as click knows it."""
     found = hypocenter.get_command(click.Context(hypocenter), tool.command)
     assert found is not None, tool.command
     return found
 
 
 def described(tool: Tool) -> str:
-    """The help of its command, as paragraphs."""
+    """Return the help of a tool's command, as paragraphs."""
     return "\n\n".join(" ".join(part.split()) for part in (command_of(tool).help or "").split("\n\n"))
 
 
 def input_schema(tool: Tool) -> dict[str, Any]:
-    """The JSON Schema of its arguments."""
+    """Return the JSON Schema of a tool's arguments."""
     offered = _offered(tool)
     needed = [name for name, one in offered.items() if one.required or one.name in tool.required]
     return {
@@ -99,7 +99,7 @@ def input_schema(tool: Tool) -> dict[str, Any]:
 
 
 def _offered(tool: Tool) -> dict[str, click.Parameter]:
-    """Its parameters by the names that an agent uses: those of the flags, without dashes."""
+    """Return a tool's parameters by the names that an agent uses: those of the flags, without dashes."""
     known = {one.name: one for one in command_of(tool).params}
     return {_asked_as(known[name]): known[name] for name in tool.parameters}
 
@@ -133,7 +133,7 @@ def _about(one: click.Parameter) -> str:
 
 
 def call(name: str, arguments: Mapping[str, Any], roots: Sequence[Path]) -> dict[str, Any]:
-    """What the command answers, a page of it.
+    """Run a tool's command and return a page of its answer.
 
     Args:
         name: of the tool.
@@ -170,7 +170,7 @@ def call(name: str, arguments: Mapping[str, Any], roots: Sequence[Path]) -> dict
 
 
 def _words(tool: Tool, asked: Mapping[str, Any], roots: Sequence[Path]) -> Iterator[str]:
-    """The command line: options first, then what has no flag, behind `--`, so that no value is taken for a flag."""
+    """Yield the command line: options first, then, behind `--`, what has no flag (no value can be taken for a flag)."""
     offered = _offered(tool)
     for name in asked:
         if name not in offered:
@@ -201,7 +201,7 @@ def _values(one: click.Parameter, value: Any, name: str) -> list[str]:
 
 
 def _run(words: list[str]) -> tuple[int, str, str]:
-    """Run the command in this process. Not in two threads at once: stdout is one."""
+    """Run the command in this process: exit code, stdout, stderr. Not in two threads at once: stdout is one."""
     out, err = io.StringIO(), io.StringIO()
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = main(words)
@@ -216,7 +216,7 @@ def _decoded(text: str) -> Any:
 
 
 def _told(answer: Any, err: str, code: int) -> HypocenterError:
-    """The error of a command, as it was told in JSON."""
+    """Return the error of a command, as it was told in JSON."""
     if isinstance(answer, dict):
         told = cast(dict[str, str], answer)
         return HypocenterError(told["what"], where=told["where"], why=told["why"], fix=told["fix"])
@@ -225,7 +225,7 @@ def _told(answer: Any, err: str, code: int) -> HypocenterError:
 
 
 def sentence(error: HypocenterError) -> str:
-    """An error in one line: what, where, why, and what to do."""
+    """Return an error in one line: what, where, why, and what to do."""
     text = f"{error.what}: {error.where}" if error.where else error.what
     text += f" ({error.why})" if error.why else ""
     text += f"; {error.fix}" if error.fix else ""

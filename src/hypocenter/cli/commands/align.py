@@ -72,7 +72,7 @@ def _tell(text: str) -> None:
 
 
 def _stage(text: str | None) -> int | None:
-    """The number of a stage by number or name."""
+    """Return the number of a stage, given by number or name; None for None."""
     if text is None or text in STAGES:
         return STAGES.index(text) if text is not None else None
     if text.isdigit() and int(text) < len(STAGES):

@@ -65,7 +65,7 @@ def command(run: Path | None, format_name: str, fail_on: str, on: str, notes: bo
 
 
 def finish(run_dir: Path, stream: TextIO) -> Diagnosis | None:
-    """Diagnose a run that has just ended and tell about it on `stream`; what `hypocenter run` ends with.
+    """Diagnose a run that has just ended and tell about it on `stream`: the end of `hypocenter run`.
 
     Returns:
         The diagnosis; None for a recording that cannot be read, which is told about, never raised.
@@ -96,13 +96,13 @@ def _finish_dumps(run_dir: Path, talk: TextIO) -> None:
 
 
 def worst(diagnosis: Diagnosis) -> Severity | None:
-    """The worst severity among the findings."""
+    """Return the worst severity among the findings; None when there are none."""
     found = {finding.severity for finding in diagnosis.findings}
     return next((severity for severity in SEVERITIES if severity in found), None)
 
 
 def exit_code(diagnosis: Diagnosis, fail_on: Severity) -> int:
-    """1 with a finding at or above `fail_on`, 5 when the run cannot be judged as a whole, else 0."""
+    """Return 1 with a finding at or above `fail_on`, 5 when the run cannot be judged as a whole, else 0."""
     severity = worst(diagnosis)
     if severity is not None and SEVERITIES.index(severity) <= SEVERITIES.index(fail_on):
         return FINDINGS
@@ -110,7 +110,7 @@ def exit_code(diagnosis: Diagnosis, fail_on: Severity) -> int:
 
 
 def store(run_dir: Path, diagnosis: Diagnosis, talk: TextIO) -> None:
-    """Put diagnosis.json in place whole; a directory that cannot be written to is only told about."""
+    """Write diagnosis.json, which appears whole; a directory that cannot be written to is only told about."""
     path = run_dir / DIAGNOSIS_FILE
     try:
         write_whole(path, to_json(diagnosis).encode())

@@ -85,7 +85,7 @@ def _of_configurations(paths: Sequence[Sequence[Path]], items: Items, tokenizer:
 
 
 def _data_files(paths: Sequence[Sequence[Path]]) -> tuple[DataFile, DataFile] | None:
-    """Both sides as files of samples; None: neither is one."""
+    """Open both sides as files of samples; None when neither is one."""
     found = [[open_data_file(path) for path in side] for side in paths]
     data = [[file for file in side if file is not None] for side in found]
     if not any(data):
@@ -106,7 +106,7 @@ def _data_files(paths: Sequence[Sequence[Path]]) -> tuple[DataFile, DataFile] | 
 
 
 def paths_of(word: str) -> list[Path]:
-    """The files of a side: one path, or several joined by commas or pluses. A path that is there is never cut."""
+    """Return the files of a side: one path, or several joined by commas or pluses. An existing path is never cut."""
     if not word.strip():
         raise ConfigError("a side of the checklist has no file", where="hypocenter checklist", fix="name a file of it")
     if Path(word).exists():
@@ -118,7 +118,7 @@ def paths_of(word: str) -> list[Path]:
 
 
 def _recording(paths: Sequence[Path]) -> RecordedRun | None:
-    """The recording among the files of a side."""
+    """Return the recording among the files of a side; None when there is none."""
     return next((open_run(path) for path in paths if is_recording(path)), None)
 
 

@@ -74,7 +74,7 @@ def command(run: Path, again: bool, rerun: bool, format_name: str) -> int:
 
 
 def _opened(path: Path) -> tuple[RecordedRun | None, JudgedEvidence | None]:
-    """The recording and its failure to cure. A bundle outside a recording has only the second.
+    """Return the recording and its failure to cure; a bundle outside a recording has only the second.
 
     Raises:
         NoRecordingError: there is nothing to read.
@@ -102,7 +102,7 @@ def _loaded(files: list[tuple[int, Path]], run: Path) -> tuple[JudgedEvidence, .
 def _searched_again(
     recording: RecordedRun, before: JudgedEvidence | None
 ) -> tuple[JudgedEvidence | None, tuple[str, ...]]:
-    """The failure with what a full search in a new run found, kept in the recording where it is the same failure."""
+    """Search in a new run; return the failure with what was found (stored if it is the same), and notes."""
     after = cure.chosen(evidence_of_rerun(recording.run))
     if after is None:
         return before, ("the program was run again, and no step failed",)
@@ -122,7 +122,7 @@ def _searched_again(
 
 
 def _store(recording: RecordedRun, piece: JudgedEvidence, evidence: object) -> None:
-    """Put the evidence in place whole; a directory that cannot be written to is only told about."""
+    """Write the evidence, which appears whole; a directory that cannot be written to is only told about."""
     path = recording.directory / (piece.finding.bundle or "") / EVIDENCE_FILE
     try:
         write_whole(path, msgspec.json.encode(evidence))
@@ -137,7 +137,7 @@ class RerunError(HypocenterError):
 
 
 def evidence_of_rerun(run: Run) -> tuple[JudgedEvidence, ...]:
-    """Run it again, with a full search at the first failure, and end it then. Its output goes to stderr.
+    """Run the program again, with a full search at its first failure, then end it. Its output goes to stderr.
 
     Raises:
         RerunError: the recording does not say what was run, or the folder is gone.
@@ -199,7 +199,7 @@ def _checked(run: Run) -> Path:
 
 
 def has_framework() -> bool:
-    """Whether this Python could run a training program again; nothing is imported."""
+    """Return whether this Python could run a training program again; nothing is imported."""
     return any(find_spec(name) is not None for name in ("torch", "mindspore"))
 
 

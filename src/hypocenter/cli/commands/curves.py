@@ -65,7 +65,7 @@ def command(
 
 
 def answer(found: CurveComparison, format_name: str) -> int:
-    """Print it; the exit code."""
+    """Print the comparison and return the exit code."""
     show_answer("curves", found, format_name, partial(curves_screen.render, can_draw=can_draw(sys.stdout)))
     return EXIT[found.status]
 
@@ -74,7 +74,7 @@ def compare_logs(
     baseline: Path, candidate: Path, noise: tuple[Path, ...] = (), *, kind: str | None = None,
     offset: int | None = None, limits: tuple[str, ...] = (), on: str = "",
 ) -> CurveComparison:  # fmt: skip
-    """Read the logs and compare them; what `hypocenter diff` does with logs too.
+    """Read the logs and compare them, as `hypocenter diff` does with logs, too.
 
     Args:
         limits: NAME=VALUE of fields of Limits.
@@ -86,7 +86,7 @@ def compare_logs(
 
 
 def limits_of(words: tuple[str, ...]) -> Limits:
-    """Limits with some of them changed. Raises ConfigError for a name or number that is none."""
+    """Return limits with some of them changed. Raises ConfigError for an unknown name or no number."""
     changed: dict[str, float] = {}
     for word in words:
         name, _, text = word.partition("=")

@@ -91,7 +91,7 @@ def _answer(found: Determinism, format_name: str, hint: str) -> int:
 
 
 def _cure(runs: Runs, steps: int, n_runs: int, seed: int | None) -> Cure:
-    """Whether it repeats itself when determinism is imposed."""
+    """Run the program with imposed determinism and say whether it then repeats itself."""
     config = recording_bits(steps, deterministic=True, seed=seed)
     made = [runs.make(f"deterministic-{n}", config) for n in range(1, n_runs + 1)]
     found = compare_repeats([one.directory for one in made])

@@ -117,7 +117,7 @@ def _curves(baseline: Path, candidate: Path, noise: tuple[Path, ...], name: str,
 
 
 def budget_of(text: str) -> float:
-    """How often the noise floor an error may be: of `4`, `floor×4`, `floor x 4` or `floor*4` the 4.
+    """Return how many times the noise floor an error may be: 4 for `4`, `floor×4`, `floor x 4` or `floor*4`.
 
     Raises:
         ConfigError: it is none of these, or not above 0.

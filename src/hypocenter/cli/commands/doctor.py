@@ -123,7 +123,7 @@ def _burn(until: float) -> list[Check]:
 
 
 def _notes(own: list[Check], *, has_comm: bool = False) -> tuple[str, ...]:
-    """What could not be checked for want of a device, and what was not asked for."""
+    """Return notes on what could not be checked for want of a device, and on what was not asked for."""
     codes = ("toolkit.gpu-visible", "toolkit.cann")
     found = [check.status for check in own if check.code in codes]
     has_none = bool(found) and set(found) == {"not-applicable"}

@@ -36,13 +36,13 @@ def command(name: str, format_name: str) -> None:
 
 
 def _beginning_with(typed: str) -> list[str]:
-    """Names that can be explained and begin so, for the shell."""
+    """Return names that can be explained and begin so, for the shell's completion."""
     titles = [title for pages in manuals.PAGES.values() for title in pages()]
     return [title for title in titles if title.lower().startswith(typed.lower())]
 
 
 def find(name: str) -> tuple[str, str, Manual]:
-    """The kind (`rule`, `cause`, ...), the right spelling, and the page; of a code that is gone those of its successor.
+    """Return kind (`rule`, `cause`, ...), right spelling and page; of a retired code those of its successor.
 
     Raises:
         UnknownNameError: nobody knows the name; tells the nearest.

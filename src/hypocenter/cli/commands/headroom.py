@@ -101,7 +101,7 @@ def command(
 def _scaled(
     recording: RecordedRun, table: pa.Table, form: ScaledFormat, phases: Sequence[str], shown: str, rows: int
 ) -> int:
-    """The same for a format with scales of its own."""
+    """Print the answer for a format with scales of its own, and return the exit code."""
     found = scaled.answer(table, form, phases=phases, run=recording.run.name)
     if shown == "terminal":
         write(sys.stdout, scaled.render(found, screen_of(sys.stdout), rows=rows))
@@ -123,7 +123,7 @@ def _refuse_beside_scales(format_name: str, scale: float | None, output: Path | 
 
 
 def _check(scale: float | None, step: int | None, steps: str | None, output: Path | None, force: bool) -> None:
-    """Refuse what cannot be meant before anything is read."""
+    """Refuse options that make no sense, before anything is read."""
     if scale is not None and not 0.0 < scale < math.inf:
         raise ConfigError(
             f"a loss scale of {scale}", where="--scale", why="a scale is a positive finite number", fix="such as 65536"

@@ -45,7 +45,7 @@ def command(as_json: bool) -> None:
 
 
 def shelves() -> Iterator[Kind]:
-    """Everything there is, one shelf per kind."""
+    """Yield everything there is, one shelf per kind."""
     for kind, pages in manuals.PAGES.items():
         entries = {name: page.message for name, page in pages().items()}
         yield Kind(kind=f"{kind}s", entries=entries, broken=manuals.broken(kind))
@@ -61,7 +61,7 @@ def shelves() -> Iterator[Kind]:
 
 
 def _sinks() -> dict[str, str]:
-    """Sinks by the first line of their file, read without importing: most need a package that may not be there."""
+    """Return sinks with the first line of their file, read without importing: most need a package."""
     folder = Path(sinks.__path__[0])
     about = dict.fromkeys(sink_names(), "from another package")
     for path in folder.glob("[!_]*.py"):

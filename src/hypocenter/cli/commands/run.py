@@ -53,7 +53,7 @@ _OTHERS_S = 10.0  # the first task waits for the others' last rows; SLURM kills 
 
 
 def in_words(purpose: str) -> str:
-    """The flags that a purpose stands for, as one would type them."""
+    """Return the flags that a purpose stands for, as one would type them."""
     flags = (f"--{name.replace('_', '-')}" + ("" if value is True else f" {value}")
              for name, value in PURPOSES[purpose].items())  # fmt: skip
     return " ".join(flags)
@@ -119,7 +119,7 @@ def command(
 
 
 def _alerts(directory: Path, ways: list[Way], task: launcher.Task | None) -> Callable[[], None]:
-    """Tell of what goes wrong from threads of this process, which only waits otherwise; gives what ends that."""
+    """Start threads that tell of what goes wrong while this process waits; return what ends them."""
     if not ways or (task is not None and task.number > 0):
         return lambda: None
     try:
@@ -140,7 +140,7 @@ def _alerts(directory: Path, ways: list[Way], task: launcher.Task | None) -> Cal
 
 
 def _ship(directory: Path, address: str) -> None:
-    """How the run ended, and what ranks that were killed have left."""
+    """Bring to the address how the run ended, and what ranks that were killed have left."""
     from hypocenter.record.shipping import Freight, apart
 
     for i, folder in enumerate(rank_directories(directory).values()):
@@ -152,7 +152,7 @@ def _ship(directory: Path, address: str) -> None:
 
 
 def environment(environ: Mapping[str, str], directory: Path, config: Config) -> dict[str, str]:
-    """What the program gets: its own environment, the shim first on PYTHONPATH, where to record, and how."""
+    """Return the program's environment: ours, the shim first on PYTHONPATH, where to record, and how."""
     paths = [str(SHIM), *filter(None, [environ.get("PYTHONPATH")])]
     return dict(environ) | _imposed(environ, config) | {
         "PYTHONPATH": os.pathsep.join(paths),
@@ -162,14 +162,14 @@ def environment(environ: Mapping[str, str], directory: Path, config: Config) -> 
 
 
 def _imposed(environ: Mapping[str, str], config: Config) -> dict[str, str]:
-    """Variables that must be set before the program starts."""
+    """Return variables that must be set before the program starts."""
     if not config.deterministic:
         return {}
     return deterministic.environment(environ, deterministic.SEED if config.seed is None else config.seed)
 
 
 def _directory(config: Config, program: tuple[str, ...], task: launcher.Task | None) -> Path:
-    """A new run directory; for the tasks of a launcher, one for all."""
+    """Return a new run directory; one for all tasks of a launcher."""
     if task is None:
         return new_run_directory(config.out, config.force, _name(program))
     warn = functools.partial(_warn_of, task)
@@ -181,7 +181,7 @@ def _warn_of(task: launcher.Task, text: str) -> None:
 
 
 def _check_sinks(config: Config) -> None:
-    """A sink that nobody has is an error before training; with plug-ins it cannot be known here what there is."""
+    """Refuse a sink that nobody has before training; with plug-ins it cannot be known here which there are."""
     if config.sinks and not config.plugins:
         from hypocenter.record.catalogue import sink_names, unknown_sinks
 
@@ -192,7 +192,7 @@ def _check_sinks(config: Config) -> None:
 
 
 def _check_changes(config: Config) -> None:
-    """A change that nobody can make is an error before training."""
+    """Refuse a change that nobody can make, before training."""
     names = sorted(path.stem for path in CHANGES.glob("[!_]*.py"))
     for name in {asked.partition("=")[0] for asked in config.change}.difference(names):
         hint = did_you_mean(name, names, otherwise=f"one of {', '.join(names)}")
@@ -200,7 +200,7 @@ def _check_changes(config: Config) -> None:
 
 
 def _refuse_without_effect(config: Config, typed: Mapping[str, Any]) -> None:
-    """Options that were typed and say what a level above sentinel records, at sentinel."""
+    """Refuse options at level sentinel that say what a level above it records."""
     names = [f"--{name.replace('_', '-')}" for name in _ABOVE_SENTINEL if name in typed]
     if names and config.level == "sentinel" and not config.trace_batches:
         raise ConfigError(
@@ -211,7 +211,7 @@ def _refuse_without_effect(config: Config, typed: Mapping[str, Any]) -> None:
 
 
 def _name(program: tuple[str, ...]) -> str:
-    """A word for the run's folder: the script's or module's name, also behind a launcher."""
+    """Return a word for the run's folder: the script's or module's name, also behind a launcher."""
     if program[0] == "-m" and len(program) > 1:
         return program[1].rpartition(".")[2]
     scripts = [word for word in program if word.endswith(".py")]
@@ -230,7 +230,7 @@ def _begin(directory: Path, program: tuple[str, ...], config: Config, versions: 
 
 
 def _versions(executable: str) -> dict[str, str]:
-    """What is installed beside the program; of another environment nothing is known until its processes tell."""
+    """Return what is installed beside the program; in another environment only our own version is known."""
     found = {"hypocenter": hypocenter.__version__}
     if Path(executable).parent != Path(sys.executable).parent:
         return found
@@ -242,7 +242,7 @@ def _versions(executable: str) -> dict[str, str]:
 
 
 def _after(directory: Path, ended: Ended, fail_on: Severity | None) -> int:
-    """Close run.json, show the diagnosis, give the exit code. Never raises: the program's own code is at stake."""
+    """Close run.json, show the diagnosis, return the exit code. Never raises: the program's own code is at stake."""
     n_reached = _take_reached(directory)
     try:
         finish_run(directory, _status(ended), ended.code)
@@ -264,7 +264,7 @@ def _after(directory: Path, ended: Ended, fail_on: Severity | None) -> int:
 
 
 def _after_task(directory: Path, ended: Ended, fail_on: Severity | None, task: launcher.Task) -> int:
-    """The first task speaks for all, when they have ended; the others leave word and give their program's own code."""
+    """End a task: the first waits for the others and speaks for all, the others return their program's code."""
     note_end(directory, task)
     if task.number > 0:
         finish_run(directory, _status(ended), ended.code)
@@ -279,7 +279,7 @@ def _status(ended: Ended) -> EndStatus:
 
 
 def _take_reached(directory: Path) -> int:
-    """How many processes imported torch or mindspore; the files that told so are removed."""
+    """Count the processes that imported torch or mindspore, and remove the files that told so."""
     (directory / WARNED_FILE).unlink(missing_ok=True)
     try:
         n_reached = len((directory / REACHED_FILE).read_text(encoding="ascii").splitlines())
@@ -302,7 +302,7 @@ def _say_nothing_recorded(n_reached: int) -> None:
 
 
 def _short(directory: Path) -> str:
-    """The path as one would type it from here."""
+    """Return the path as one would type it from here."""
     relative = os.path.relpath(directory)
     return str(directory) if relative.startswith("..") else relative
 

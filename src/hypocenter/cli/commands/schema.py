@@ -47,7 +47,7 @@ def command(name: str) -> None:
 
 
 def schema_of(name: str) -> dict[str, object]:
-    """The schema of the answer of this name.
+    """Return the schema of the answer of this name.
 
     Raises:
         UnknownNameError: no answer is called so.

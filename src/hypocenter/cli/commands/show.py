@@ -79,7 +79,7 @@ def command(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Asked:
-    """What was typed."""
+    """The options that were typed."""
 
     run: Path
     wanted: Selection
@@ -199,7 +199,7 @@ def _print_answer(what: str, data: Any, asked: _Asked) -> None:
 
 
 def _next_after_values(run: Path, wanted: Selection, table: pa.Table) -> None:
-    """The frames, of what has frames; else what it all means."""
+    """Say the next command: the frames, if there are any; else what it all means."""
     at = ("--step", str(wanted.step)) if wanted.step is not None else ()
     if frames.has_frames(table):
         _next(run, "--frames", "21", *at)
@@ -208,7 +208,7 @@ def _next_after_values(run: Path, wanted: Selection, table: pa.Table) -> None:
 
 
 def _next_after_sites(run: Path, lines: Sequence[sites.SiteLine]) -> None:
-    """What a replay saw before the first bad value, if there was one; else the values of one site."""
+    """Say the next command: what a replay saw before the first bad value, else the values of one site."""
     telling = sites.most_telling(lines)
     if any(line.replay and line.phase == "forward" and sites.is_bad(line) for line in lines):
         _next(run, "--frames", "21")

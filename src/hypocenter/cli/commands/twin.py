@@ -25,7 +25,7 @@ EXIT = {"same": 0, "differs": 1, "cannot-tell": 5}
 
 
 class TwinCommand(ProgramCommand):
-    """As `ProgramCommand`; the first word that is no option is the change, and the program comes after it."""
+    """A `ProgramCommand` whose first word that is no option is the change; the program comes after it."""
 
     def _program_starts(self, args: list[str]) -> int:
         at = super()._program_starts(args)
@@ -122,7 +122,7 @@ def command(
 
 
 def runs_of(program: Sequence[str], out: Path | None, name: str, n_runs: int, steps: int, *, force: bool) -> Runs:
-    """What starts a program; its folder is made, and what is to come is said.
+    """Return what starts the program; make its folder and say what is to come.
 
     Raises:
         UnknownNameError: there is no such program.

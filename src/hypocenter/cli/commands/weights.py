@@ -115,7 +115,7 @@ def convert(
 
 
 def size_of(text: str) -> int:
-    """Bytes of `5GB`, `500MB`, `1GiB` or a plain number. Raises ConfigError for anything else."""
+    """Return the bytes of `5GB`, `500MB`, `1GiB` or a plain number. Raises ConfigError for anything else."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMG]I?B)?\s*", text, re.IGNORECASE)
     size = int(float(match[1]) * _UNITS[(match[2] or "").upper()]) if match else 0
     if size <= 0:

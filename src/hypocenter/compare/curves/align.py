@@ -25,7 +25,7 @@ class Aligned:
     is_mixed: bool = False  # a mean over an interval on one side against a single step on the other
 
     def finite(self) -> Aligned:
-        """Only the steps where both are finite."""
+        """Return only the steps where both values are finite."""
         kept = is_number(self.baseline) & is_number(self.candidate)
         return Aligned(
             steps=self.steps[kept], baseline=self.baseline[kept], candidate=self.candidate[kept], notes=self.notes,
@@ -64,7 +64,7 @@ def _note(side: str) -> str:
 
 
 def _means(coarse: Steps, fine: Steps, series: Series) -> tuple[Steps, Steps, Values]:
-    """(steps, indices among the coarse, means of the fine over (step before, step]) where enough of them are there."""
+    """Return (steps, indices among the coarse, means of the fine over (step before, step]) where enough are there."""
     if not len(coarse) or not len(fine):
         return coarse[:0], np.zeros(0, dtype=np.int64), np.zeros(0)
     interval = max(1, int(np.median(np.diff(coarse)))) if len(coarse) > 1 else 1
@@ -81,7 +81,7 @@ def _means(coarse: Steps, fine: Steps, series: Series) -> tuple[Steps, Steps, Va
 
 
 def origin(curve: Curve) -> int:
-    """What to take off the steps of a log whose kind does not say whether it counts from 0 or 1.
+    """Return what to take off the steps of a log whose kind does not say whether it counts from 0 or 1.
 
     1 if its first step is its interval (1, 2, 3 … or 10, 20, 30 …), else 0.
     """
@@ -93,7 +93,7 @@ def origin(curve: Curve) -> int:
 
 
 def better_lag(baseline: Series, candidate: Series, offset: int) -> int | None:
-    """By how many steps the candidate's changes fit the baseline's at least twice as well; None if by none.
+    """Return by how many steps the candidate must be shifted to fit at least twice as well; None if no shift does.
 
     The changes from step to step are compared, so that a difference that stays the same does not matter.
     """

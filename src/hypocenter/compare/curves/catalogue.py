@@ -28,7 +28,7 @@ class Head:
 
     @property
     def is_text(self) -> bool:
-        """Whether the start has no byte that text has not."""
+        """Whether the start of the file looks like text: it is not empty and has no zero byte."""
         return b"\0" not in self.start and bool(self.start)
 
 
@@ -71,7 +71,7 @@ def reader(
 
 
 def read_curve(path: Path | str, *, kind: str | None = None, on: str = "") -> Curve:
-    """The curves of a log or of a recorded run.
+    """Read the curves of a log or of a recorded run.
 
     Args:
         path: a file, a run directory, or a directory of TensorBoard or W&B files.
@@ -103,7 +103,7 @@ def read_curve(path: Path | str, *, kind: str | None = None, on: str = "") -> Cu
 
 
 def head_of(path: Path) -> Head:
-    """The first megabyte of a file. Raises OSError."""
+    """Read what tells the kind of a log: the first megabyte of a file. Raises OSError."""
     if path.is_dir():
         return Head(path=path, is_directory=True, start=b"", size_bytes=0)
     if not path.is_file():
@@ -114,7 +114,7 @@ def head_of(path: Path) -> Head:
 
 
 def is_log(path: Path | str) -> bool:
-    """Whether this is a log that somebody can read, and no run directory of ours: for commands that take both."""
+    """Return whether a reader accepts this as a log and it is no run directory of ours: for commands that take both."""
     try:
         return _guessed(head_of(Path(path))).name != "recording"
     except (OSError, HypocenterError):

@@ -27,7 +27,7 @@ SHOWN = 20  # largest ones kept
 
 
 def not_finite(found: Evidence) -> Check:
-    """The candidate's loss stays finite where the baseline's is."""
+    """Check that the candidate's loss is finite wherever the baseline's is."""
     whole = found.whole
     bad = ~is_number(whole.candidate) & is_number(whole.baseline)
     broken = np.flatnonzero(bad)
@@ -48,7 +48,7 @@ def not_finite(found: Evidence) -> Check:
 
 
 def sustained(found: Evidence) -> Check:
-    """No stretch of the curve whose mean is beyond the noise."""
+    """Check that no stretch of the curve has a mean difference beyond the noise."""
     name = "sustained" if found.name == "loss" else "grad-norm"
     what = "the loss" if found.name == "loss" else "the grad norm"
     if found.apart is None:
@@ -65,7 +65,7 @@ def sustained(found: Evidence) -> Check:
 
 
 def inside_floor(found: Evidence) -> Check:
-    """Nearly all windows are within what repeats of the baseline differ by."""
+    """Check that nearly all windows are within what repeats of the baseline differ by."""
     if found.source != "repeats":
         text = "no repeats of the baseline were given: its own error is not known"
         return Check(name="noise-floor", status="skipped", text=text, decides=False)
@@ -79,7 +79,7 @@ def inside_floor(found: Evidence) -> Check:
 
 
 def swings(found: Evidence, limits: Limits) -> Check:
-    """The difference swings around zero."""
+    """Check that the difference swings around zero and does not lean to one side."""
     swing = found.swing
     text = (
         f"{swing.share_above:.0%} of the differences are above zero, {swing.n_crossings:,} crossings, "
@@ -98,7 +98,7 @@ def swings(found: Evidence, limits: Limits) -> Check:
 
 
 def below_limit(found: Evidence, limits: Limits) -> Check:
-    """A step's difference stays below the limit."""
+    """Check that 99 % of the steps differ by at most the limit."""
     actual = found.percentile(_NEARLY_ALL)
     worst = int(np.argmax(np.abs(found.difference)))
     text = f"99 % of the steps differ by at most {actual:.3g}; the most is {found.difference[worst]:+.3g}"
@@ -113,7 +113,7 @@ def below_limit(found: Evidence, limits: Limits) -> Check:
 
 
 def late(found: Evidence, limits: Limits) -> Check:
-    """The last third is not apart, and does not go apart."""
+    """Check that in the last third the curves are not apart, and that their difference does not grow."""
     late = found.late
     gap = abs(late.gap)
     apart = gap > found.late_floor
@@ -130,7 +130,7 @@ def late(found: Evidence, limits: Limits) -> Check:
 
 
 def at_the_end(found: Evidence, limits: Limits) -> Check:
-    """The last tenth differs by less than one per cent of the loss."""
+    """Check that in the last tenth the difference is less than the given share of the loss (one per cent)."""
     share = found.late.end_share
     fine = share < limits.end_share
     text = f"mean of the last tenth {found.late.end_gap:+.3g}, {share:.2%} of the loss"
@@ -142,7 +142,7 @@ def at_the_end(found: Evidence, limits: Limits) -> Check:
 
 
 def frozen(found: Evidence, limit: float, least_steps: int) -> Check:
-    """At learning rate 0, the differences of forward (loss) or backward (grad norm) alone."""
+    """Check, at learning rate 0, how far forward (loss) or backward (grad norm) alone differ."""
     values = np.abs(found.difference)
     if found.name == "grad_norm":
         values = np.abs(np.exp(found.pair.candidate) - np.exp(found.pair.baseline))
@@ -159,7 +159,7 @@ def frozen(found: Evidence, limit: float, least_steps: int) -> Check:
 
 
 def schedule(found: Schedule, same_kind: bool) -> Check:
-    """The learning rates are the same."""
+    """Check that the learning rates are the same."""
     shift = found.values.get("steps", 0.0)
     if found.kind == "not-compared":
         return Check(name="learning-rate", status="skipped", text=found.text, decides=False)
@@ -172,7 +172,7 @@ def schedule(found: Schedule, same_kind: bool) -> Check:
 
 
 def length(n_steps: int, limits: Limits) -> Check:
-    """The runs are as long as the limit is meant for."""
+    """Check that the runs are as long as the loss limit is meant for."""
     enough = n_steps >= limits.long_steps
     text = f"{n_steps:,} steps; the loss limit is meant over {limits.long_steps:,}"
     return Check(
@@ -182,7 +182,7 @@ def length(n_steps: int, limits: Limits) -> Check:
 
 
 def of_loss(found: Evidence, limits: Limits) -> Iterator[Check]:
-    """All rules about the loss of a run that learns."""
+    """Apply all checks of the loss of a run that learns."""
     yield not_finite(found)
     yield sustained(found)
     yield inside_floor(found)
@@ -216,7 +216,7 @@ def _end_floor(found: Evidence) -> float:
 
 
 def spikes_of(steps: Steps, values: Values, limit: float) -> list[Spike]:
-    """Points more than `limit` robust standard deviations above the running median; of neighbours the highest."""
+    """Find points more than `limit` robust standard deviations above the running median; of neighbours the highest."""
     if len(values) < 16:
         return []
     usual = running_median(values, min(_WINDOW, len(values) // 2 * 2 - 1))
@@ -237,7 +237,7 @@ def spikes_of(steps: Steps, values: Values, limit: float) -> list[Spike]:
 
 
 def _level_before(values: Values) -> Values:
-    """The median of the few values before each one; the first ones are their own."""
+    """Return for each value the median of the few values before it; for the first ones the values themselves."""
     out = values.copy()
     windows = np.lib.stride_tricks.sliding_window_view(values[:-1], _BEFORE)
     out[_BEFORE:] = np.median(windows, axis=1)
@@ -245,7 +245,7 @@ def _level_before(values: Values) -> Values:
 
 
 def _local_spread(excess: Values) -> Values:
-    """Robust spread in blocks of an eighth: the unrest of a run changes as it goes on."""
+    """Return the robust spread around each value, by eighths of the curve: a run's unrest changes as it goes on."""
     n = len(excess)
     edges = np.linspace(0, n, min(8, max(1, n // 32)) + 1).astype(int)
     overall = robust_spread(excess)
@@ -256,7 +256,7 @@ def _local_spread(excess: Values) -> Values:
 
 
 def spikes_of_both(pair: Aligned, limit: float, digests: dict[int, str], others: dict[int, str]) -> list[Spike]:
-    """Spikes of either side, one entry where both have one, largest first, with the digest of the batch there.
+    """Find spikes of either side, largest first, each with the digest of its batch; a spike of both is one entry.
 
     Args:
         digests: of the candidate's batches, by step.

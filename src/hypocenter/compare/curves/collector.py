@@ -73,7 +73,7 @@ class Collector:
         return self._n_points >= MOST_POINTS
 
     def add(self, step: int, label: str, value: float) -> None:
-        """One entry. Steps that no counter can reach, and what is too much, are counted as problems."""
+        """Add one entry. An absurd step, and entries beyond the limits, are left out and noted as a problem."""
         if not 0 <= step <= _STEP_AT_MOST:
             self.problem("an entry whose step is negative or absurd was left out")
             return
@@ -95,7 +95,7 @@ class Collector:
             self._problems[text] = self._problems.get(text, 0) + 1
 
     def curve(self) -> Curve:
-        """Everything so far."""
+        """Return the curve of all entries that were added so far."""
         best = self._best_labels()
         series = {name: self._series(name, label) for name, label in best.items()}
         if self.digests and self.counts_from:
@@ -127,7 +127,7 @@ class Collector:
 
 
 def last_attempt(steps: Steps, values: Values) -> tuple[Steps, Values, int]:
-    """What is left of a log in which a resumed run counts again from an earlier step, and how many entries are not.
+    """Drop entries that a resumed run counted again; return steps and values that are left, and how many were dropped.
 
     An entry is dropped if any later entry has the same or a smaller step: from where a run was resumed, its second
     history is the true one, also where the first one went further.
@@ -141,7 +141,7 @@ def last_attempt(steps: Steps, values: Values) -> tuple[Steps, Values, int]:
 
 
 def number(value: object) -> float | None:
-    """A scalar as a float: numbers, bools and the texts of numbers (JSON has none for NaN); None for anything else."""
+    """Return a number, bool or text of a number (JSON has none for NaN) as a float; None for anything else."""
     if isinstance(value, bool | int | float):
         try:
             return float(value)
@@ -156,7 +156,7 @@ def number(value: object) -> float | None:
 
 
 def whole(value: object) -> int | None:
-    """A step number: an int, or a float or text that is whole; None for anything else."""
+    """Return a step number, given as an int or as a whole float or text, as an int; None for anything else."""
     found = number(value)
     if found is None or not math.isfinite(found) or found != int(found):
         return None
@@ -164,23 +164,23 @@ def whole(value: object) -> int | None:
 
 
 def plain(label: str) -> str:
-    """Lower case, with every run of other characters as one underscore: "Loss/train" is "loss_train"."""
+    """Return the label in lower case, other characters as one underscore: "Loss/train" becomes "loss_train"."""
     return re.sub(r"[^a-z0-9]+", "_", label.lower()).strip("_")
 
 
 def canonical(label: str) -> tuple[str, int]:
-    """Our name for a log's label, and how good a match it is (0 best); the label itself and 0 if it is none of ours."""
+    """Return our name for a log's label, and how good a match it is (0 best); the label and 0 if it is none of ours."""
     return _BY_NAME.get(plain(label), (label, 0))
 
 
 def is_step(label: str) -> int | None:
-    """How good a name for the step column this is (0 best); None for a name that is none."""
+    """Return how good a name for the step column this is (0 best); None for a name that is none."""
     name = "_step" if label.strip().lower() == "_step" else plain(label)
     return STEP_NAMES.index(name) if name in STEP_NAMES else None
 
 
 def lines(path: Path) -> Iterator[str]:
-    """Each line without its end; bytes that are no UTF-8 become �, a line over a megabyte is cut. Raises OSError.
+    """Yield each line without its end; broken UTF-8 becomes �, a line over a megabyte is cut. Raises OSError.
 
     Progress bars write `\\r` inside a line: what is behind the last one is what a person sees.
     """

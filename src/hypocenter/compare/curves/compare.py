@@ -105,7 +105,7 @@ def _checks(
 
 
 def _from_zero(curve: Curve) -> Curve:
-    """The curve with steps counted from 0, also of kinds of log that do not say from where they count."""
+    """Return the curve with steps counted from 0, also for kinds of log that do not say from where they count."""
     shift = origin(curve)
     if not shift:
         return curve
@@ -156,7 +156,7 @@ def _departure(loss: Evidence, found: list[Check], candidate: Curve, shift: int)
 
 
 def _late_departure(loss: Evidence, found: list[Check]) -> Departure | None:
-    """Of a gap that only the whole last third tells from noise: its step is the best split of the difference."""
+    """Return a gap that only the whole last third tells from noise; its step is the best split of the difference."""
     if not any(check.name == "late-drift" and check.status == "fail" for check in found):
         return None
     steps, at = loss.pair.steps, min(change_point(loss.difference), len(loss.difference) - 1)
@@ -176,7 +176,7 @@ def _first_other_batch(baseline: Curve, candidate: Curve, shift: int) -> int | N
 
 
 def _differ(left: str, right: str) -> bool:
-    """Whether two batches differ, by digests `names-values`; of other inputs nothing can be said."""
+    """Return whether two batches differ, by digests `names-values`; False when they are of other inputs."""
     return left != right and left.partition("-")[0] == right.partition("-")[0]
 
 
@@ -222,7 +222,7 @@ def _of_scales(baseline: Curve, candidate: Curve, shift: int) -> Iterator[str]:
 
 
 def _why(found: list[Check], sentence: str) -> Iterator[str]:
-    """What failed; with no failure, what could not be told. The sentence itself is not said again."""
+    """Yield the texts of the checks that failed, or else of those that cannot tell, unless the sentence says them."""
     failed = [check for check in found if check.status == "fail"]
     for check in failed or [check for check in found if check.status == "cannot-tell" and check.decides]:
         if check.text not in sentence:
@@ -256,7 +256,7 @@ def _nothing(baseline: Curve, candidate: Curve, repeats: list[Curve], shift: int
 
 
 def track_of(found: Evidence) -> Track:
-    """Baseline, candidate, difference and floor over at most 240 spans of steps."""
+    """Return baseline, candidate, difference and floor as means over at most 240 spans of steps, for a chart."""
     pair, n = found.pair, len(found.pair.steps)
     edges = np.unique(np.linspace(0, n, min(n, POINTS) + 1).astype(int))
     floor = np.concatenate((np.full(n - len(found.floor), found.floor[0]), found.floor))
@@ -366,7 +366,7 @@ def _smallest(baseline: Series, candidate: Series, pair: Aligned, tolerance: flo
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Verdict, how sure, and its sentence."""
+    """The verdict, how sure it is, and its sentence."""
 
     status: CurveVerdict
     confidence: Confidence
@@ -374,7 +374,7 @@ class Answer:
 
 
 def answer(found: Evidence, checks: Sequence[Check], *, same_kind: bool) -> Answer:
-    """Departed if a check failed that shows it; accepted if all that decide passed; else it cannot be told.
+    """Say departed if an accusing check failed, accepted if all that decide passed, else that it cannot be told.
 
     A grad norm alone that is apart accuses nobody when two kinds of log were compared, which may print it before and
     after clipping or scaling, or when the noise was not measured.
@@ -457,7 +457,7 @@ def _accepted(found: Evidence) -> str:
 
 
 def next_steps(found: Evidence, checks: Sequence[Check], other_batch: int | None, status: str) -> Iterator[str]:
-    """What the person does now, most useful first."""
+    """Yield what the person should do now, most useful first."""
     by_name = {check.name: check for check in checks}
     if other_batch is not None:
         yield f"give both runs the same batches in the same order: they differ from step {other_batch:,} on"

@@ -16,7 +16,7 @@ _DECIMALS_MOST = 6  # printed with more: as good as exact
 
 
 def is_number(values: Values) -> npt.NDArray[np.bool_]:
-    """Which values are neither NaN nor infinite, nor so large that their squares would be."""
+    """Tell which values are finite, and not so large that their squares would overflow."""
     return np.isfinite(values) & (np.abs(values) < _ABSURD)
 
 
@@ -32,7 +32,7 @@ class Series:
 
     @property
     def interval(self) -> int:
-        """Steps between two entries: the median; 1 for a single entry."""
+        """The median number of steps between two entries; 1 for a single entry."""
         return max(1, int(np.median(np.diff(self.steps)))) if len(self.steps) > 1 else 1
 
     @property
@@ -63,5 +63,5 @@ class Curve:
 
     @property
     def n_points(self) -> int:
-        """Entries of all series."""
+        """The number of entries of all series together."""
         return sum(len(series.steps) for series in self.series.values())

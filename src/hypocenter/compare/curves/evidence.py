@@ -66,15 +66,16 @@ class Evidence:
         return float(np.median(self.floor))
 
     def percentile(self, percent: float) -> float:
-        """Of the size of a step's difference."""
+        """Return the percentile of the absolute differences of the steps."""
         return float(np.percentile(np.abs(self.difference), percent))
 
 
 def gather(
     name: str, baseline: Curve, candidate: Curve, noise: Sequence[Curve], limits: Limits, offset: int
 ) -> Evidence | None:
-    """Evidence about one quantity; None if not both have it at twenty steps. `grad_norm` is compared by its logarithm:
-    a factor is a difference, and noise is proportional to it."""
+    """Gather the evidence about one quantity; None if not both have it at twenty steps. `grad_norm` is compared by
+    its logarithm: a factor is a difference, and noise is proportional to it.
+    """
     left, right = baseline.series.get(name), candidate.series.get(name)
     if left is None or right is None:
         return None
@@ -113,7 +114,7 @@ def gather(
 
 
 def _without_spikes(difference: Values, tolerance: Values) -> Values:
-    """The difference with what stands out cut down: one spike must not decide on which side of zero a run is."""
+    """Return the difference with outliers cut down: one spike must not decide on which side of zero a run is."""
     most = np.maximum(tolerance, _OUTSTANDING * robust_spread(difference))
     return np.clip(difference, -most, most)
 
@@ -134,14 +135,14 @@ def _print(left: Series, right: Series, pair: Aligned) -> float:
 
 
 def _tolerance(name: str, baseline: Values, limits: Limits) -> Values:
-    """The absolute limit for losses of a language model; a share of the loss where that is less."""
+    """Return the absolute limit for losses of a language model, or a share of the loss where that is less."""
     if name == "grad_norm":
         return np.full(len(baseline), np.log1p(limits.grad_norm_share))
     return np.minimum(limits.loss, limits.end_share * np.abs(baseline))
 
 
 def _sample(baseline: Series, repeat: Series, candidate: Series, pair: Aligned, offset: int) -> Values:
-    """A repeat's difference from the baseline, put on the aligned steps just as the baseline was."""
+    """Return a repeat's difference from the baseline, put on the aligned steps just as the baseline was."""
     both = align(baseline, repeat).finite()
     if baseline.name == "grad_norm":
         both = _logarithms(both)
@@ -169,7 +170,7 @@ class Apart:
 
 
 def window_for(n_points: int) -> int:
-    """Points of which the mean is taken: a fiftieth of the curve, 5 to 100.
+    """Return how many points each running mean is taken over: a fiftieth of the curve, 5 to 100.
 
     A step of the difference by g noise floors is seen at the latest 1/g of a window after it, and told once it has
     lasted two windows.
@@ -178,7 +179,7 @@ def window_for(n_points: int) -> int:
 
 
 def lasting_for(n_points: int, window: int, memory: float) -> int:
-    """Points for which a difference has to last before it is one: two windows, and three times the noise's memory."""
+    """Return how many points a difference must last to count: two windows, and three times the noise's memory."""
     return max(_SUSTAINED * window, min(int(_MEMORIES * memory), n_points // _LONGEST_WAIT))
 
 
@@ -191,7 +192,7 @@ def first_apart(
     tolerance: Values | None = None,
     chance: float | None = None,
 ) -> Apart | None:
-    """The first stretch of at least `lasting` points whose running mean is beyond the floor, on one side of zero.
+    """Find the first `lasting` points or more whose running mean is beyond the floor, on one side of zero.
 
     Args:
         difference: candidate minus baseline at the aligned steps.
@@ -217,7 +218,7 @@ def first_apart(
 
 
 def _begin(difference: Values, start: int, seen: int, window: int) -> int:
-    """The best split of what lies around the first window beyond the floor."""
+    """Return where the difference begins: the best split of what lies around the first window beyond the floor."""
     low = max(0, start - window)
     if start == 0:
         return 0  # apart from the first window on

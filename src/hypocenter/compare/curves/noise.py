@@ -29,7 +29,7 @@ ENOUGH = 8.0  # independent values from which a lean can be told
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Noise:
-    """What is known of differences that mean nothing, at the aligned steps."""
+    """Differences that mean nothing, at the aligned steps: samples of the noise."""
 
     source: NoiseSource
     samples: tuple[Values, ...]  # differences of good runs from the baseline, at all aligned steps, NaN where missing
@@ -37,13 +37,13 @@ class Noise:
 
 
 def measured(repeats: list[Values], least: Values) -> Noise | None:
-    """Noise from repeats of the baseline: their differences from it. None if they say nothing: too short, identical."""
+    """Return the noise of repeats: their differences from the baseline. None if they are too short or identical."""
     usable = [one for one in repeats if _tells(one)]
     return Noise(source="repeats", samples=tuple(usable), least=least) if usable else None
 
 
 def within(baseline: Values, least: Values) -> Noise:
-    """A guess from one curve: what stays when its trend is taken off, as if both runs had seen other batches.
+    """Guess the noise from one curve: what stays when its trend is taken off, as if both runs had seen other batches.
 
     Two runs that see the same batches are closer than that, so it is a coarse sieve; but no proof of equality either.
     """
@@ -60,7 +60,7 @@ def _tells(difference: Values) -> bool:
 
 
 def floor_of(noise: Noise, window: int, chance: float) -> Values:
-    """What the mean of `window` differences stays below, at each step (of the window's end), if there is only noise.
+    """Return, for each step that ends a window, what the mean of `window` differences stays below if it is only noise.
 
     Student's t with the root mean square of the noise's own window means in the neighbourhood, and as many degrees of
     freedom as there are independent windows: a single short repeat gives a floor far above itself, honestly.
@@ -83,7 +83,7 @@ def floor_of(noise: Noise, window: int, chance: float) -> Values:
 
 
 def least_difference(size: Values, quanta: float) -> Values:
-    """What printing (half a unit of the last decimal on each side) and float32 make of equal values.
+    """Return by how much printing (half a last decimal on each side) and float32 may make equal values differ.
 
     Args:
         size: of the values; 1 where they are compared by their logarithms.
@@ -93,7 +93,7 @@ def least_difference(size: Values, quanta: float) -> Values:
 
 
 def _filled(sample: Values) -> Values:
-    """A sample with its missing steps interpolated."""
+    """Return the sample with its missing steps interpolated."""
     missing = ~np.isfinite(sample)
     if not missing.any():
         return sample
@@ -102,17 +102,17 @@ def _filled(sample: Values) -> Values:
 
 
 def memory(noise: Noise) -> float:
-    """Steps after which the noise has forgotten: the longest of the samples' autocorrelation times."""
+    """Return after how many steps the noise has forgotten: the longest autocorrelation time of the samples."""
     return max(memory_of(sample) for sample in filled(noise))
 
 
 def filled(noise: Noise) -> tuple[Values, ...]:
-    """The samples with their missing steps interpolated."""
+    """Return the samples with their missing steps interpolated."""
     return tuple(_filled(sample) for sample in noise.samples)
 
 
 def late_of(steps: Steps, baseline: Values, difference: Values) -> Late:
-    """Gap and slope of the last third and gap of the last tenth, with errors that allow for autocorrelation."""
+    """Return gap and slope of the last third and gap of the last tenth; errors allow for autocorrelation."""
     n = len(steps)
     third, tenth = slice(n - max(n // 3, 1), n), slice(n - max(n // 10, 1), n)
     gap, slope = mean_of(difference[third]), slope_of(steps[third].astype(np.float64), difference[third])
@@ -124,7 +124,7 @@ def late_of(steps: Steps, baseline: Values, difference: Values) -> Late:
 
 
 def late_floor(late: Late, noise: Noise, chance: float) -> float:
-    """What the gap of the last third stays below if there is only noise.
+    """Return what the gap of the last third stays below if there is only noise.
 
     The error of the gap and that of the same third of the noise, by Student's t with the fewer effective values; and at
     least three times the largest gap of any repeat there, because noise of chaotic runs does not average out.
@@ -140,7 +140,7 @@ def late_floor(late: Late, noise: Noise, chance: float) -> float:
 
 
 def grows(late: Late, chance: float) -> bool:
-    """Whether the difference grows away from zero over the last third."""
+    """Return whether the difference grows away from zero over the last third."""
     limit = t_quantile(chance, late.n_effective - 2) * late.slope_error
     return abs(late.slope) > limit and late.slope * late.end_gap > 0
 
@@ -157,7 +157,7 @@ class Swing:
 
 
 def swing_of(difference: Values) -> Swing:
-    """Mean and signs of a difference.
+    """Return mean and signs of a difference: whether it swings around zero.
 
     Sign test (a binomial share of one half) with n / tau in place of n, tau being the autocorrelation time of the
     signs: neighbours are not independent. With fewer than eight independent signs nothing can be said.

@@ -21,14 +21,14 @@ NAMES = {"loss": "loss", "grad_norm": "grad norm", "lr": "learning rate"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamedCurves:
-    """One quantity of both runs."""
+    """The curves of one quantity of both runs, for a chart."""
 
     name: str
     found: CurveComparison  # its track holds this quantity
 
 
 def curves_of_runs(baseline: Path, candidate: Path, noise: Sequence[Path] = ()) -> tuple[NamedCurves, ...]:
-    """Loss, grad norm and learning rate where both runs recorded them at two steps or more."""
+    """Return loss, grad norm and learning rate where both runs recorded them at two steps; () when unreadable."""
     try:
         mine, other = read_curve(baseline), read_curve(candidate)
         return drawn(mine, other, [read_curve(path) for path in noise])
@@ -37,14 +37,14 @@ def curves_of_runs(baseline: Path, candidate: Path, noise: Sequence[Path] = ()) 
 
 
 def drawn(mine: Curve, other: Curve, repeats: Sequence[Curve] = ()) -> tuple[NamedCurves, ...]:
-    """The same of curves that were read: of a baseline, a candidate, and repeats of the baseline."""
+    """Compare curves that were read (`repeats` are of the baseline) and return those that can be drawn."""
     return drawn_as(compare_curves(mine, other, repeats), mine, other, repeats)
 
 
 def drawn_as(
     found: CurveComparison, mine: Curve, other: Curve, repeats: Sequence[Curve] = ()
 ) -> tuple[NamedCurves, ...]:
-    """The same where the comparison is there already."""
+    """Return the curves that can be drawn, of a comparison that is already there."""
     return tuple(_drawn(found, mine, other, repeats))
 
 
@@ -76,7 +76,7 @@ def _drawn(found: CurveComparison, mine: Curve, other: Curve, repeats: Sequence[
 
 
 def _said(found: CurveComparison, name: str, n: int) -> str:
-    """The title of a chart of so many steps."""
+    """Return the title of the chart of a quantity that has `n` steps."""
     if name == "lr" and found.schedule is not None and found.schedule.kind != "not-compared":
         return found.schedule.text
     if name == "loss" and n >= FEWEST:
@@ -86,7 +86,7 @@ def _said(found: CurveComparison, name: str, n: int) -> str:
 
 
 def _other_schedule(found: Schedule | None) -> Departure | None:
-    """Where two learning rates first differ, as what a chart marks."""
+    """Return where two learning rates first differ, as a departure that a chart marks; None when they do not."""
     if found is None or found.step is None:
         return None
     return Departure(series="lr", step=found.step, seen_step=found.step, until=None, gap=0.0, floor=0.0)

@@ -21,12 +21,12 @@ class Estimate:
     n_effective: float
 
     def beyond(self, chance: float) -> float:
-        """How large the value had to be to differ from 0 with this (two-sided) probability of error."""
+        """Return how large the value had to be to differ from 0 with this (two-sided) probability of error."""
         return t_quantile(chance, self.n_effective - 1) * self.error
 
 
 def lag_one(values: Values, *, n_fitted: int = 1) -> float:
-    """Autocorrelation at lag 1, corrected for its bias in short samples, between 0 and 0.99.
+    """Return the autocorrelation at lag 1, corrected for its bias in short samples, between 0 and 0.99.
 
     Correction: (1 + 3 rho) / n for a fitted mean (Kendall, Biometrika 41, 1954), (2 + 4 rho) / n for a fitted line.
     """
@@ -41,7 +41,7 @@ def lag_one(values: Values, *, n_fitted: int = 1) -> float:
 
 
 def long_run_variance(values: Values, *, n_fitted: int = 1) -> tuple[float, float]:
-    """(n times the variance of the mean, autocorrelation at lag 1) of a stationary series.
+    """Return (n times the variance of the mean, autocorrelation at lag 1) of a stationary series.
 
     Prewhitened by an AR(1) (Andrews and Monahan, Econometrica 60, 1992), then Bartlett's kernel (Newey and West,
     Econometrica 55, 1987) with the plug-in bandwidth of Andrews (Econometrica 59, 1991). Limits: no series without a
@@ -62,7 +62,7 @@ def long_run_variance(values: Values, *, n_fitted: int = 1) -> tuple[float, floa
 
 
 def mean_of(values: Values) -> Estimate:
-    """The mean of a stationary, autocorrelated series with its standard error."""
+    """Estimate the mean of a stationary, autocorrelated series, with its standard error."""
     n = len(values)
     if n < 2:
         return Estimate(value=float(values.mean()) if n else 0.0, error=np.inf, n_effective=1.0)
@@ -73,7 +73,7 @@ def mean_of(values: Values) -> Estimate:
 
 
 def level_of(values: Values) -> Estimate:
-    """As `mean_of`, of a series that may have a slope: its error is that of what is left without the line."""
+    """Estimate the mean of a series that may have a slope; its error is that of the residuals of a fitted line."""
     n = len(values)
     if n < 4:
         return mean_of(values)
@@ -85,7 +85,7 @@ def level_of(values: Values) -> Estimate:
 
 
 def slope_of(steps: Values, values: Values) -> Estimate:
-    """Slope of the least-squares line with a standard error that allows for autocorrelated residuals."""
+    """Estimate the slope of the least-squares line, with an error that allows for autocorrelated residuals."""
     n = len(values)
     centred = steps - steps.mean()
     spread = float(centred @ centred)
@@ -100,7 +100,7 @@ def slope_of(steps: Values, values: Values) -> Estimate:
 
 
 def memory_of(values: Values) -> float:
-    """Steps after which a series has forgotten: its integrated autocorrelation time, at least 1.
+    """Return after how many steps a series has forgotten: its integrated autocorrelation time, at least 1.
 
     The larger of two: the sum of autocorrelations up to the first lag that is 5 times the sum so far (Sokal 1997), and
     that of an AR(1), (1 + rho) / (1 - rho), whose bias in short series is known and taken out.
@@ -122,7 +122,7 @@ def memory_of(values: Values) -> float:
 
 @lru_cache(maxsize=512)
 def t_quantile(chance: float, freedom: float) -> float:
-    """What |t| exceeds with this probability, of Student's t; by integration, good to a per cent.
+    """Return what |t| exceeds with this probability, of Student's t; by integration, good to a per cent.
 
     With t = sqrt(v) tan(a) the density is proportional to cos(a)^(v-1).
     """
@@ -135,13 +135,13 @@ def t_quantile(chance: float, freedom: float) -> float:
 
 
 def running_mean(values: Values, window: int) -> Values:
-    """Mean of each value and the `window` - 1 before it; shorter by that many."""
+    """Return the mean of each value and the `window` - 1 before it; the result is shorter by that many."""
     total = np.cumsum(np.concatenate(([0.0], values)))
     return (total[window:] - total[:-window]) / window
 
 
 def running_median(values: Values, window: int) -> Values:
-    """Median of the `window` values around each, in blocks at the ends; windows are strided down to 65 values."""
+    """Return the median of the `window` values around each value; windows are strided down to 65 values."""
     half = window // 2
     padded = np.pad(values, half, mode="reflect") if len(values) > half else np.pad(values, half, mode="edge")
     windows = np.lib.stride_tricks.sliding_window_view(padded, 2 * half + 1)[:, :: max(1, (2 * half + 1) // 65)]
@@ -150,12 +150,12 @@ def running_median(values: Values, window: int) -> Values:
 
 
 def robust_spread(values: Values) -> float:
-    """Standard deviation by the median absolute deviation (1.4826: of a normal distribution)."""
+    """Estimate the standard deviation by the median absolute deviation (times 1.4826, as for a normal distribution)."""
     return float(1.4826 * np.median(np.abs(values - np.median(values)))) if len(values) else 0.0
 
 
 def change_point(values: Values) -> int:
-    """Where the values are best split into two means (least squares): index of the first one behind it."""
+    """Return where the values are best split into two means (least squares): the index of the first one behind it."""
     n = len(values)
     if n < 2:
         return 0

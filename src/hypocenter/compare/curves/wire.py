@@ -12,11 +12,11 @@ VARINT, FIXED64, BYTES, FIXED32 = 0, 1, 2, 5
 
 
 class WireError(ValueError):
-    """These bytes are no message."""
+    """The bytes are no valid protobuf message."""
 
 
 def fields(message: bytes | memoryview) -> Iterator[tuple[int, int, int | memoryview]]:
-    """(number, wire type, value) of each field in order: an int of a varint, else the bytes.
+    """Yield (number, wire type, value) of each field in order: a varint's value is an int, any other is its bytes.
 
     Raises:
         WireError: a length that leads outside, a varint over 64 bits, a group, a wire type that does not exist.
@@ -43,7 +43,7 @@ def fields(message: bytes | memoryview) -> Iterator[tuple[int, int, int | memory
 
 
 def varint(view: memoryview, at: int) -> tuple[int, int]:
-    """The number that begins at a position, and the position behind it."""
+    """Return the number that begins at a position, and the position behind it."""
     value = shift = 0
     while True:
         if at >= len(view) or shift > 63:
@@ -56,12 +56,12 @@ def varint(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def signed(value: int) -> int:
-    """A varint of an int64 field: two's complement."""
+    """Return a varint of an int64 field as a signed number (two's complement)."""
     return value - 2**64 if value >= 2**63 else value
 
 
 def floats(kind: int, value: int | memoryview) -> list[float]:
-    """Float or double values of a field, single or packed by its wire type; empty if it is none."""
+    """Return the float or double values of a field, single or packed by its wire type; empty if it is none."""
     if isinstance(value, int):
         return []
     if kind == FIXED64:
@@ -72,5 +72,5 @@ def floats(kind: int, value: int | memoryview) -> list[float]:
 
 
 def text(value: int | memoryview) -> str:
-    """A string field; broken UTF-8 becomes �."""
+    """Return a string field as text; broken UTF-8 becomes �."""
     return "" if isinstance(value, int) else bytes(value).decode("utf-8", "replace")

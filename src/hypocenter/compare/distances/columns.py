@@ -39,7 +39,7 @@ _DECIMALS = 1e-6  # absolute, of the difference of two numbers written with six 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Distances:
-    """Of each pair of rows how far they are apart."""
+    """How far the rows of each pair are apart, as columns."""
 
     depth: npt.NDArray[np.int8]
     relative: Reals
@@ -50,7 +50,7 @@ class Distances:
     is_equal: Flags  # the same to the bit, as far as can be seen
 
     def rows(self, at: Sequence[int]) -> list[Distance | None]:
-        """Those of some rows as nouns; None where nothing that both sides hold can be compared."""
+        """Return the distances of the rows `at`; None for a row of which nothing can be compared."""
         names = ("depth", "relative", "low", "high", "cosine", "scale")
         columns = zip(*(getattr(self, name)[at].tolist() for name in names), strict=True)
         return [distance_of(DEPTHS[depth], *reals) for depth, *reals in columns]
@@ -59,7 +59,7 @@ class Distances:
 def distance_of(
     depth: Depth | None, relative: float, low: float, high: float, cosine: float, scale: float
 ) -> Distance | None:
-    """One row's numbers as a noun; NaN is what is not known."""
+    """Return one row's numbers as a Distance; NaN means not known. None when `depth` is None."""
     if depth is None:
         return None
     cosine_known, scale_known = (None if math.isnan(one) else one for one in (cosine, scale))
@@ -106,7 +106,7 @@ def distances(baseline: StepRows, candidate: StepRows, *, same_shape: Flags | No
 
 
 def _are_sums_with_sketches(baseline: StepRows, candidate: StepRows) -> Flags:
-    """Sums of parts whose values are not known, so that their summaries say nothing; their sketches add up."""
+    """Tell which rows are sums of parts with sketches: their summaries say nothing, but their sketches add up."""
     found = np.zeros(len(baseline), np.bool_)
     if not (baseline.is_bound.any() or candidate.is_bound.any()):
         return found
@@ -116,7 +116,7 @@ def _are_sums_with_sketches(baseline: StepRows, candidate: StepRows) -> Flags:
 
 
 def _of_scalars(baseline: StepRows, candidate: StepRows) -> Reals:
-    """Relative error of what has one element, exact."""
+    """Return the exact relative error of rows that have one element."""
     a, b = baseline.values["sum"], candidate.values["sum"]
     with np.errstate(all="ignore"):
         return np.where(a == b, 0.0, np.nan_to_num(np.abs(b - a) / np.abs(a), nan=np.inf, posinf=np.inf))
@@ -135,7 +135,7 @@ def _are_scalars(rows: StepRows) -> Flags:
 
 
 def _signs_of_scalars(baseline: StepRows, candidate: StepRows) -> tuple[Reals, Reals]:
-    """Cosine and scale of what has one element; NaN elsewhere."""
+    """Return cosine and scale of rows that have one element; NaN elsewhere."""
     is_scalar = _are_scalars(baseline) & _are_scalars(candidate)
     with np.errstate(all="ignore"):
         scale = np.where(is_scalar, candidate.values["sum"] / baseline.values["sum"], np.nan)
@@ -147,7 +147,7 @@ def _add_sketches(
     baseline: StepRows, candidate: StepRows, same_shape: Flags | None, depth: npt.NDArray[np.int8],
     relative: Reals, low: Reals, high: Reals, cosine: Reals, scale: Reals,
 ) -> None:  # fmt: skip
-    """Put the estimates of rows with sketches in place."""
+    """Write the estimates of the rows with sketches into the given columns."""
     rows, mine, other = _both_sketched(baseline, candidate)
     keep = depth[rows] == SUMMARY
     if same_shape is not None:
@@ -167,14 +167,14 @@ def _add_sketches(
 
 
 def _both_sketched(baseline: StepRows, candidate: StepRows) -> tuple[Ints, Ints, Ints]:
-    """Rows with sketches on both sides, and where these are among the sketches of each."""
+    """Return the rows with sketches on both sides, and their indices among the sketches of each side."""
     rows, mine, other = np.intersect1d(baseline.sketched, candidate.sketched, assume_unique=True, return_indices=True)
     return rows.astype(np.int64), mine.astype(np.int64), other.astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Estimate:
-    """Of each pair of sketches the estimates of what the tensors would give."""
+    """What the distances of the tensors are estimated to be, for each pair of sketches."""
 
     relative: Reals
     low: Reals
@@ -208,7 +208,7 @@ def estimate(baseline: Sketches, candidate: Sketches, norm: Reals) -> Estimate:
 
 
 def deviation(difference: Reals) -> Reals:
-    """Relative standard deviation of the estimate of each difference's norm, from its sketch alone."""
+    """Return the relative standard deviation of the estimate of each difference's norm, from its sketch alone."""
     matrices = difference.reshape(len(difference), K, K)
     gram = np.matmul(matrices.transpose(0, 2, 1), matrices)
     second = np.einsum("ijk,ijk->i", gram, gram)
@@ -221,7 +221,7 @@ def deviation(difference: Reals) -> Reals:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bound:
-    """Of each pair of rows what their summaries tell."""
+    """What the summaries of each pair of rows tell of their distance: bounds."""
 
     low: Reals  # ‖candidate - baseline‖ / ‖baseline‖ is at least this
     is_known: Flags  # both rows hold the summary of values
@@ -230,7 +230,7 @@ class Bound:
 
 
 def has_summary(rows: StepRows) -> Flags:
-    """Which rows tell of values: a digest alone comes with the number of elements and nothing else."""
+    """Tell which rows have a summary: a digest alone comes with the number of elements and nothing else."""
     found = (rows.counts["n_hist"] > 0) | (rows.values["sumsq"] > 0) | (rows.values["absmax"] > 0)
     for name in ("n_nan", "n_posinf", "n_neginf"):
         found |= rows.counts[name] > 0
@@ -239,14 +239,14 @@ def has_summary(rows: StepRows) -> Flags:
 
 
 def is_norm_alone(rows: StepRows) -> Flags:
-    """Which rows hold a norm and nothing else, as those of gradients at level sentinel."""
+    """Tell which rows hold a norm and nothing else, as those of gradients at level sentinel."""
     has_none = ~np.isfinite(rows.values["min"]) & (rows.counts["n_hist"] == 0) & (rows.values["absmax"] == 0)
     return has_none & (rows.values["sumsq"] > 0)
 
 
 @np.errstate(all="ignore")  # a damaged recording holds any numbers
 def bound(baseline: StepRows, candidate: StepRows) -> Bound:
-    """Compare rows one by one; both sides have the same length."""
+    """Bound the distance of the rows of both sides, one by one; both have the same length."""
     a, b = baseline.values, candidate.values
     n, size = baseline.counts["n"], np.sqrt(a["sumsq"])
     is_known = has_summary(baseline) & has_summary(candidate)
@@ -285,7 +285,7 @@ def bound(baseline: StepRows, candidate: StepRows) -> Bound:
 
 
 def _summed_error(rows: StepRows) -> Reals:
-    """Relative, of sums and norms."""
+    """Return the relative rounding error that sums and norms of each row may have."""
     found = np.full(len(rows), _SUMMED_ERROR)
     rough = np.flatnonzero(rows.without("rough"))
     if len(rough):

@@ -77,12 +77,12 @@ class TensorDistance:
 
     @property
     def is_equal(self) -> bool:
-        """Every element is the same; NaN counts as equal to NaN."""
+        """Whether every element is the same; NaN counts as equal to NaN."""
         return self.n_differ == 0 and self.n_nonfinite_differs == 0
 
     @property
     def distance(self) -> Distance:
-        """As a row of a comparison has it."""
+        """The same as the Distance of a row of a comparison."""
         details = {
             "n": float(self.n), "max_abs": self.max_abs, "max_rel": self.max_rel, "ulp_p50": self.ulp_p50,
             "ulp_p99": self.ulp_p99, "ulp_max": self.ulp_max, "not_close": float(self.n_not_close),
@@ -111,7 +111,7 @@ def tensor_distance(views: Sequence[tuple[Stored, Stored]], *, block: int = BLOC
 
 
 def coarser(first: str, second: str) -> str:
-    """The format of fewer fraction bits; of others than floats the first."""
+    """Return the format that has fewer fraction bits; the first one when neither is a float."""
     known = [name for name in (first, second) if _LIKE.get(name, name) in FORMATS]
     return min(known, key=lambda name: _form(name).fraction_bits, default=first)
 
@@ -121,7 +121,7 @@ def _form(name: str) -> Format:
 
 
 def _blocks(a: Stored, b: Stored, block: int) -> Iterator[tuple[int, Array, Array]]:
-    """(number of the first element, its values on both sides): rows of the first dimension at a time."""
+    """Yield (number of the first element, its values on both sides), some rows of the first dimension at a time."""
     if a.raw.ndim == 0:
         yield 0, decoded(a.raw.reshape(1), a.dtype), decoded(b.raw.reshape(1), b.dtype)
         return
@@ -134,7 +134,7 @@ def _blocks(a: Stored, b: Stored, block: int) -> Iterator[tuple[int, Array, Arra
 
 @dataclass(slots=True)
 class _Sums:
-    """What is added up over blocks."""
+    """Sums over blocks of the elements of two tensors, from which their distance follows."""
 
     dtype: str
     n: int = 0
@@ -155,7 +155,7 @@ class _Sums:
 
     @np.errstate(all="ignore")
     def take(self, a: Array, b: Array, *, part: int, start: int, shape: tuple[int, ...], zero: float) -> None:
-        """Look at the next block."""
+        """Add the next block of elements."""
         self.n += len(a)
         for side, values in enumerate((a, b)):
             self.n_nan[side] += int(np.isnan(values).sum())
@@ -200,7 +200,7 @@ class _Sums:
 
     @np.errstate(all="ignore")
     def result(self) -> TensorDistance:
-        """The distance."""
+        """Return the distance of all elements that were added."""
         apart, own, other = (math.sqrt(value) for value in self.squares)
         relative = 0.0 if apart == 0.0 else apart / own if own else math.inf
         n = max(self.n_finite, 1)
@@ -219,7 +219,7 @@ class _Sums:
         )  # fmt: skip
 
     def _quantile(self, share: float) -> float:
-        """Lower end of the bucket that holds it."""
+        """Return the lower end of the histogram bucket that holds this quantile of the ulps."""
         if not self.n_finite:
             return 0.0
         at = int(np.searchsorted(np.cumsum(self.ulps), share * self.n_finite))
@@ -234,7 +234,7 @@ class _Sums:
 
 
 def ulp(size: Array, dtype: str) -> Array:
-    """Distance between neighbours of a format at magnitudes; of integers 1."""
+    """Return the distance between neighbouring numbers of a format at these magnitudes; of integers 1."""
     if _LIKE.get(dtype, dtype) not in FORMATS:
         return np.ones_like(size)
     form = _form(dtype)

@@ -68,7 +68,7 @@ def _chooses(pair: tuple[object, object]) -> bool:
 
 
 def _of_children(case: Case, mine: ModuleFacts, other: ModuleFacts) -> tuple[str, str] | None:
-    """The function is a module inside that was not called by itself."""
+    """Return the classes of the activation when it is a module inside that was not called by itself; else None."""
     for name in _SETTINGS[:1]:
         paths = f"{mine.path}.{name}", f"{other.path}.{name}"
         pair = case.module(paths[0], side=0), case.module(paths[1], side=1)

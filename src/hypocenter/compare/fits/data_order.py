@@ -47,7 +47,7 @@ def data_order(case: Case) -> Fit | None:
 
 
 def _entering(case: Case, row: PairedRow, name: str) -> list[PairedRow]:
-    """The same tensor as the model was given it: of a batch itself only the digest is recorded."""
+    """Return the rows of the same tensor where the model took it in: of a batch itself only the digest is recorded."""
     found = case.rows(phase="forward", site="", port=f"in[{name}]")
     return [one for one in found if one.comparison.microbatch == row.comparison.microbatch]
 
@@ -64,7 +64,7 @@ def _is_same(one: Values, other: Values) -> bool:
 
 
 def _has_same_numbers(one: Values, other: Values) -> bool:
-    """As far as sums and extremes tell."""
+    """Return whether both hold the same numbers, as far as sums and extremes tell."""
     names = ("n", "sum", "sumsq", "min", "max", "absmax")
     return one.n > 1 and one.sumsq > 0 and all(getattr(one, name) == getattr(other, name) for name in names)
 

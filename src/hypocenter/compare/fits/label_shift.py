@@ -58,12 +58,12 @@ def _of_given(row: PairedRow) -> Fit | None:
 
 
 def _is_of_loss(row: PairedRow) -> bool:
-    """Whether it is what the code of the loss gave back to the model."""
+    """Return whether the row is the gradient that the code of the loss gave back to the model."""
     return row.spot.phase == "backward" and not row.spot.site and row.spot.port.startswith("grad_out")
 
 
 def _is_of_logits(case: Case, row: PairedRow) -> bool:
-    """Whether it is the gradient of what the last called module of all gave."""
+    """Return whether the row is the gradient of the output of the module that was called last."""
     outputs = [one for one in case.rows(phase="forward", port="out[0]") if one.spot.site]
     if not outputs:
         return False

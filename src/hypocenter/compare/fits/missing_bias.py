@@ -75,7 +75,7 @@ def _unmatched(case: Case) -> Fit | None:
 
 
 def _added_to_every_row(case: Case, row: PairedRow) -> tuple[Sketched, float] | None:
-    """Cᵀv of the v that the candidate adds to each row alike, and which share of the difference is something else.
+    """Return the sketch Cᵀv of what the candidate adds to each row alike, and the share of other differences.
 
     The sketch of a matrix whose rows are all v is (Rᵀ1)(Cᵀv)ᵀ, and Rᵀ1 is known.
     """
@@ -95,7 +95,7 @@ def _added_to_every_row(case: Case, row: PairedRow) -> tuple[Sketched, float] | 
 
 
 def _is_bias(added: Sketched, bias: SiteCard) -> bool:
-    """Whether what is added is the bias: exactly, while it fits in one row of its own sketch; else by its size."""
+    """Return whether what is added is the bias: by its sketch while it fits in one row of that, else by its size."""
     if bias.n <= WIDTH and bias.sketch and len(bias.sketch) == K * K:
         own = signs(np.arange(1), ROW_SEED)[0] @ np.reshape(bias.sketch, (K, K)) / K
         return float(np.linalg.norm(added - own)) <= _REST * float(np.linalg.norm(own))
@@ -104,7 +104,7 @@ def _is_bias(added: Sketched, bias: SiteCard) -> bool:
 
 
 def _is_within(case: Case, prefix: str, n: int, side: int) -> bool:
-    """Whether a module inside has a bias of this size, as one that an adapter wraps."""
+    """Return whether a module inside has a bias of this size, as one that an adapter wraps."""
     spots = (spot for spot, card in case.cards[side].items() if card.n == n)
     return any(s.phase == "param" and s.site.startswith(prefix) and s.site.endswith(".bias") for s in spots)
 

@@ -56,7 +56,7 @@ def _is_norm(case: Case, row: PairedRow) -> bool:
 
 
 def _constant(row: PairedRow) -> int:
-    """1 or -1 when the candidate is the baseline and that number, in every element."""
+    """Return 1 (or -1) when every element of the candidate is the baseline's plus (or minus) 1; else 0."""
     a, b = row.baseline, row.candidate
     for sign in (1, -1):
         near = _EXACT * max(a.absmax, b.absmax, 1.0)
@@ -68,7 +68,7 @@ def _constant(row: PairedRow) -> int:
 
 
 def _normalised(case: Case, row: PairedRow, weight: Values) -> int:
-    """1 when the candidate adds 1, -1 when the baseline does, 0 when neither explains the outputs."""
+    """Return 1 when the candidate adds 1, -1 when the baseline does, 0 when neither explains the outputs."""
     n_rows = row.baseline.n / weight.n if weight.n else 0.0
     _, low, high = squared_difference(row)
     if not low * (1 - _NEAR) <= row.baseline.n <= high * (1 + _NEAR):

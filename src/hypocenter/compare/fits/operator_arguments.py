@@ -66,7 +66,7 @@ def operator_arguments(case: Case) -> Fit | None:
 
 
 def _calls(case: Case, side: int) -> Calls:
-    """Those of the code that differs first: a module's own, or what is around the model."""
+    """Return the operator calls of the code that differs first: a module's own, or what is around the model."""
     facts, site = case.facts[side], (case.first.site, case.first.candidate_site)[side]
     phase = case.first.phase
     return [one for one in facts.calls if one.module == site and one.phase == phase] if facts is not None else []

@@ -55,7 +55,7 @@ def precision_of_one_module(case: Case) -> Fit | None:
 
 
 def _of_parameters(case: Case) -> tuple[str, str]:
-    """Formats of the module's own parameters."""
+    """Return the dtype of the module's own parameters on both sides; "" where they have several or none."""
     found: list[str] = []
     for module in case.modules:
         kinds = {tensor.dtype for tensor in module.parameters.values()} if module is not None else set[str]()

@@ -77,7 +77,7 @@ def scale_factor(case: Case) -> Fit | None:
 
 
 def _told(case: Case) -> Fit | None:
-    """A setting that scales, of the module whose own code the difference comes from."""
+    """Return the fit when the module's own code differs and one of its settings that scale does; else None."""
     if case.first.phase not in ("forward", "loss") or not case.inputs_agree or case.first.between is None:
         return None
     found = attributes_apart(case, _SETTINGS)
@@ -92,7 +92,7 @@ def _told(case: Case) -> Fit | None:
 
 
 def _explained(row: PairedRow, alpha: float) -> float | None:
-    """1 - ‖candidate - alpha baseline‖² / ‖candidate - baseline‖², from the sketches; 1 of scalars."""
+    """Return 1 - ‖candidate - alpha baseline‖² / ‖candidate - baseline‖² from sketches; 1 of scalars, None unknown."""
     if row.baseline.n == 1 and row.candidate.n == 1:
         return 1.0
     a, b = row.baseline.sketch, row.candidate.sketch
@@ -106,7 +106,7 @@ def _explained(row: PairedRow, alpha: float) -> float | None:
 
 
 def _roots(case: Case) -> Iterator[tuple[float, str]]:
-    """Square roots of sizes that embeddings, scores and branches are scaled by."""
+    """Yield square roots of sizes that embeddings, scores and branches are scaled by, and their names."""
     for name, value in sorted(_sizes(case).items()):
         yield math.sqrt(value), f"the square root of {name}"
         if "layer" in name:
@@ -124,7 +124,7 @@ def _sizes(case: Case) -> dict[str, int]:
 
 
 def _known(case: Case) -> Iterator[tuple[float, str]]:
-    """Numbers that programs scale by, and their inverses."""
+    """Yield numbers that programs scale by, and their inverses, with their names."""
     quantities: list[tuple[float, str]] = [(root, name) for root, name in _roots(case)]
     for run, places in zip(case.runs, case.places, strict=True):
         for axis in OUTER_FIRST:

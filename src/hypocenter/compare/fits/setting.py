@@ -54,7 +54,7 @@ def setting(case: Case) -> Fit | None:
 
 
 def _of_configurations(case: Case) -> dict[str, tuple[Any, Any]]:
-    """Entries of configurations that differ, of all modules that hold the first one."""
+    """Return the entries that differ in the configurations of all modules that hold the first one."""
     found: dict[str, tuple[Any, Any]] = {}
     site, there = case.first.site, case.first.candidate_site
     while True:

@@ -46,14 +46,14 @@ def weight_decay(case: Case) -> Fit | None:
 
 
 def _share(case: Case) -> float:
-    """Of the difference, along the parameter as it was before."""
+    """Return the share of the difference that lies along the parameter as it was before; NaN when not known."""
     row = case.row
     before = case.rows_before(phase="param", site=case.first.site, port="value")
     return share_along(row, before[0].baseline) if row is not None and before else float("nan")
 
 
 def _others(case: Case) -> str:
-    """How many parameters have another decay."""
+    """Say how many parameters have another weight decay."""
     found = [
         {name: group.options.get("weight_decay") for one in facts.optimizers for group in one.groups
          for name in group.parameters}

@@ -51,7 +51,7 @@ _erf = np.frompyfunc(math.erf, 1, 1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Call:
-    """A call of a module: pairs of what it took in and gave."""
+    """One call of a module: the pairs of its inputs and of its outputs."""
 
     order: int
     inputs: list[Pair]
@@ -60,7 +60,7 @@ class _Call:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Both:
-    """Values and facts of both sides at one micro-batch."""
+    """Recorded values and module facts of both sides at one micro-batch."""
 
     values: Depth
     step: int
@@ -75,7 +75,7 @@ class _Both:
         return (views[0][0].dtype, views[0][1].dtype) if views else ("", "")
 
     def module(self, site: str, side: int) -> tuple[ModuleFacts, dict[str, Array]] | None:
-        """Facts and weights of a module; None when a weight was not recorded, or it has nothing but modules in it."""
+        """Return facts and weights of a module; None when a weight was not recorded, or it only contains modules."""
         facts = self.facts[side].get(site)
         values = (self.values.baseline, self.values.candidate)[side]
         step = self.step + (self.values.shift if side else 0)
@@ -148,7 +148,7 @@ def _step(values: Depth, step: int | None, microbatch: int, runs: tuple[Recorded
 
 
 def _calls(matching: Matching, order: Mapping[Spot, int]) -> dict[tuple[str, int], _Call]:
-    """Forward pairs of one spot each, by the baseline's module and call."""
+    """Group forward pairs of one spot each by the baseline's module and call; only calls with inputs and outputs."""
     found: dict[tuple[str, int], _Call] = {}
     for pair in matching.pairs:
         spot = pair.baseline[0]
@@ -160,7 +160,7 @@ def _calls(matching: Matching, order: Mapping[Spot, int]) -> dict[tuple[str, int
 
 
 def _judge(site: str, number: int, call: _Call, both: _Both) -> Iterator[Isolated]:
-    """The worst output of a call; nothing when its values were not recorded."""
+    """Yield the verdict on the worst output of a call; nothing when its values were not recorded."""
     inputs = [both.arrays(pair) for pair in call.inputs]
     outputs = [(pair, arrays) for pair in call.outputs if (arrays := both.arrays(pair)) is not None]
     if any(one is None for one in inputs) or not outputs:
@@ -218,7 +218,7 @@ def _recipes(
     mine: tuple[ModuleFacts, dict[str, Array]] | None, theirs: tuple[ModuleFacts, dict[str, Array]] | None,
     dtypes: list[str],
 ) -> Iterator[tuple[Recipe, Recipe]]:  # fmt: skip
-    """What both modules may compute: by their classes, else by what their weights allow."""
+    """Yield pairs of what both modules may compute: by their classes, else by what their weights allow."""
     if mine is None or theirs is None:
         return
     for name in makers(*mine):
@@ -232,7 +232,7 @@ def _recipes(
 def _carried_over(
     own: Recipe, theirs: Recipe, x: tuple[Array, Array], y: tuple[Array, Array], dtypes: list[str]
 ) -> _Found | None:
-    """The candidate's output carried over to the baseline's input; None when the recipe is not believed."""
+    """Carry the candidate's output over to the baseline's input; None when the recipe does not fit the outputs."""
     try:
         mine, moved, carried = own(x[0]), theirs(x[0]), theirs(x[1])
         if mine.shape != y[0].shape or moved.shape != carried.shape or moved.shape != y[1].shape:
@@ -250,7 +250,7 @@ def _carried_over(
 
 
 def _where(own: Recipe, theirs: Recipe, x: tuple[Array, Array], y: tuple[Array, Array], floor: float) -> str:
-    """Whether weights and attributes make the error, or the code that computes."""
+    """Say whether weights and attributes make the error, or the code that computes."""
     by_settings = relative(theirs(x[0]), own(x[0])) > noise_of(floor)
     by_code = relative(y[1], theirs(x[1])) > noise_of(floor)
     if by_settings and by_code:
@@ -261,7 +261,7 @@ def _where(own: Recipe, theirs: Recipe, x: tuple[Array, Array], y: tuple[Array, 
 # A recipe is only believed for a class if it gives the baseline's own output (isolate.py); so a class that does
 # something else than its name or its weights suggest leads to "cannot tell", not to an accusation.
 def makers(module: ModuleFacts, weights: Weights, *, known_only: bool = False) -> list[str]:
-    """Names of what the module may compute: of its class, else (unless `known_only`) of all that its weights allow."""
+    """Return names of what the module may compute: by its class, else (not if `known_only`) by its weights."""
     kind = module.kind
     if kind in _KINDS:
         return [_KINDS[kind]]
@@ -278,7 +278,7 @@ def makers(module: ModuleFacts, weights: Weights, *, known_only: bool = False) -
 
 
 def named(name: str, module: ModuleFacts, weights: Weights, dtype: str) -> Recipe | None:
-    """How to compute the output from the first input; None when weights or attributes do not fit.
+    """Return a function that computes the output from the first input; None when weights or attributes do not fit.
 
     Args:
         name: one of `makers`.
@@ -378,5 +378,5 @@ _KINDS = {
 
 
 def erf(x: Array) -> Array:
-    """Element by element, to the last bit or so (about 100 ns each)."""
+    """Compute the error function of each element, exact to about the last bit (some 100 ns each)."""
     return np.asarray(_erf(x), np.float64)

@@ -68,19 +68,19 @@ class Isolation:
 
 
 def judged(error: float | None, floor: float | None) -> OwnVerdict:
-    """Whether an error is a module's own: beyond what is noise."""
+    """Say whether an error is a module's own, that is beyond noise; None (or NaN) cannot be told."""
     if error is None or floor is None or math.isnan(error):
         return "cannot-tell"
     return "own" if error > noise_of(floor) else "not-own"
 
 
 def noise_of(floor: float) -> float:
-    """Up to which error a module with this floor does as told."""
+    """Return up to which error a module with this floor still does what it should."""
     return floor * (BUDGET_OF_SHORT if floor > _SHORT else BUDGET)
 
 
 def ranked(modules: Iterable[Isolated]) -> list[Isolated]:
-    """Innermost culprits first, then what contains them, then what nobody can tell, then the rest; worst first."""
+    """Sort modules: innermost culprits, then what contains them, then what nobody can tell, the rest; worst first."""
     found = list(modules)
     guilty = {one.site for one in found if one.verdict == "own"}
     marked = [replace(one, innermost=one.verdict == "own" and not _has_below(one.site, guilty)) for one in found]
@@ -89,7 +89,7 @@ def ranked(modules: Iterable[Isolated]) -> list[Isolated]:
 
 
 def answer(modules: Iterable[Isolated], *, baseline: str, candidate: str, notes: Sequence[str] = ()) -> Isolation:
-    """The ranked answer in one sentence."""
+    """Put the judged modules into order, and say the answer in one sentence."""
     found = ranked(modules)
     guilty = [one for one in found if one.innermost]
     unknown = [one for one in found if one.verdict == "cannot-tell"]
@@ -127,12 +127,12 @@ def _sentence(found: Sequence[Isolated], guilty: Sequence[Isolated], unknown: Se
 
 
 def unit(dtypes: Iterable[str]) -> float:
-    """How far off a value is put: of the coarsest of some formats; others than floats do not count."""
+    """Return the relative rounding error of the coarsest of these formats; formats that are no floats do not count."""
     return max((form.noise for name in dtypes if (form := format_of(name))), default=FORMATS["float32"].noise)
 
 
 def rounding_floor(run: Callable[[Array], Array], x: Array, by: float, *, is_index: bool = False) -> float:
-    """Relative L2 error that perturbed inputs and outputs make; the largest of SAMPLES.
+    """Return the relative L2 error that slightly perturbed inputs and outputs make; the largest of SAMPLES.
 
     Args:
         run: the module.
@@ -151,7 +151,7 @@ def rounding_floor(run: Callable[[Array], Array], x: Array, by: float, *, is_ind
 
 
 def relative(y: Array, of: Array) -> float:
-    """‖y - of‖ / ‖of‖; infinite where the one is not finite and the other is, or `of` is zero and `y` is not."""
+    """Return ‖y - of‖ / ‖of‖; infinite where only one side is finite, or `of` is zero and `y` is not."""
     with np.errstate(all="ignore"):
         gap = np.where((y == of) | (np.isnan(y) & np.isnan(of)), 0.0, y - of)
         size = float(np.linalg.norm(np.where(np.isfinite(of), of, 0.0)))

@@ -100,7 +100,7 @@ def _same_role(
 
 
 def _other_order(run: _Run, role: str, everything: tuple[Cards, Cards]) -> Order | None:
-    """Of a module that is fused on both sides: the order in the candidate, when it is another than in the baseline."""
+    """Return the candidate's order of parts in a module that both sides fuse; None when it is the baseline's."""
     module = role.partition(" ")[2]
     module = module.rpartition(".")[0] if role.startswith("parameter ") else module
     if not module.endswith(tuple(f".{ending}" for ending, _ in FUSED)):
@@ -133,7 +133,7 @@ def _fused_both(order: Order | None, found: PortPair) -> Layout | None:
 
 
 def _told_apart(run: _Run, name: str, card: SiteCard, layout: Layout) -> Layout:
-    """When batch and sequence are equally long only the naming tells which comes first."""
+    """Return the layout, swapped when batch and sequence are equally long and the namings order them differently."""
     square = len(card.shape) >= 3 and card.shape[0] == card.shape[1]
     if not square or is_parameter(card) or layout.kind not in ("identity", "padded"):
         return layout
@@ -161,7 +161,7 @@ def _fused(run: _Run, wholes: Cards, parts: Cards, side: Side) -> Iterator[Pair]
 
 
 def _stem(role: str, ending: str) -> tuple[str | None, str]:
-    """A role that is a fused module, or a parameter of one, as (what comes before, what comes after)."""
+    """Split the role of a fused module, or of its parameter, into (text before, text after); (None, "") of others."""
     head, dot, leaf = role.rpartition(".") if role.startswith("parameter ") else (role, "", "")
     if head.endswith((f".{ending}", f" {ending}")):
         return head[: -len(ending)], dot + leaf
@@ -175,7 +175,7 @@ def _has_gate(parts: Cards, stem: str, leaf: str) -> bool:
 def _aligned(
     wholes: Sequence[SiteCard], pieces: Sequence[Sequence[SiteCard]]
 ) -> Iterator[tuple[SiteCard, list[SiteCard]]]:
-    """Each spot of a fused module with the spots of the same port and call of its parts."""
+    """Yield each spot of a fused module with the spots of the same port and call of its parts."""
     tables = [{_key(card): card for card in cards} for cards in pieces]
     for whole in wholes:
         split = [table.get(_key(whole)) for table in tables]
@@ -190,7 +190,7 @@ def _key(card: SiteCard) -> tuple[str, str, int]:
 def _fusion(
     run: _Run, naming: Naming, module: str, whole: SiteCard, split: Sequence[SiteCard], known: dict[str, Fusion]
 ) -> Fusion:
-    """How the parts lie in a fused module: from its weight's sketch, else as the table says. Decided once a module."""
+    """Return how parts lie in a fused module: by its weight's sketch, else by the table. Decided once a module."""
     seen = order_by_sketch(whole, split) if whole.spot.phase == "param" else None
     if module in known and seen is None:
         return known[module]
@@ -251,7 +251,7 @@ def _shared(run: _Run, ours: Cards, theirs: Cards) -> Iterator[Pair]:
 
 
 def head_sizes(cards: Iterable[SiteCard], *facts: Facts | None) -> list[int]:
-    """Sizes that a head may have, the best supported first."""
+    """Return sizes that an attention head may have, the best supported first."""
     votes: Counter[int] = Counter()
     for known in facts:
         for module in known.modules if known else ():
@@ -266,7 +266,7 @@ def head_sizes(cards: Iterable[SiteCard], *facts: Facts | None) -> list[int]:
 
 
 def n_groups(sizes: tuple[int, ...], heads: Iterable[int], *facts: Facts | None) -> int:
-    """The number of query groups when q, k and v (or k and v) have these many rows; 0 when not known."""
+    """Return the number of query groups when q, k and v (or k and v) have these many rows; 0 when not known."""
     key = sizes[-1]
     for size in heads:
         if key % size == 0 and all(total % size == 0 for total in sizes) and sizes[0] % (key // size) == 0:
@@ -282,7 +282,7 @@ def n_groups(sizes: tuple[int, ...], heads: Iterable[int], *facts: Facts | None)
 
 
 def _shown(votes: Counter[int], card: SiteCard) -> None:
-    """Count what keeps heads apart: cached keys (batch, groups, sequence, head), what core attention takes, angles."""
+    """Count votes for a head size from a tensor that shows it: cached keys, inputs of core attention, rotary angles."""
     shape, port, site = card.shape, card.spot.port, card.spot.site
     if len(shape) == 4 and ("past_key_value" in port or "core_attention" in site or "inner_attention" in site):
         _vote(votes, shape[-1], 10)

@@ -42,7 +42,7 @@ AT_MOST_CELLS = 16_000_000  # 4,000 against 4,000: three tables of int32, 200 MB
 
 @dataclass(slots=True, kw_only=True)
 class _Module:
-    """One module, with what is its own."""
+    """One module, with the spots that are its own."""
 
     path: str
     spots: list[SiteCard] = field(default_factory=list[SiteCard])
@@ -71,7 +71,7 @@ def pair(task: Task) -> Iterator[Pair]:
 
 
 def _agree_elsewhere(task: Task) -> bool:
-    """Whether most of what is paired holds the same values: then what is the same module agrees in one value at least.
+    """Return whether most pairs so far hold the same values: then modules that are the same agree in one, too.
 
     Two runs that start from other weights agree nowhere; there class, shapes and place must do.
     """
@@ -87,7 +87,7 @@ def _agree_elsewhere(task: Task) -> bool:
 
 
 def _anchors(pairs: Sequence[Pair]) -> list[tuple[str, str]]:
-    """Modules of which most of what is paired is paired with one module, and the other way round."""
+    """Return pairs of modules whose spots are mostly paired with one another."""
     votes: Counter[tuple[str, str]] = Counter()
     for found in pairs:
         for a in found.baseline:
@@ -105,7 +105,7 @@ def _anchors(pairs: Sequence[Pair]) -> list[tuple[str, str]]:
 
 
 def _owner(spot: Spot) -> str:
-    """The module that a spot belongs to."""
+    """Return the path of the module that a spot belongs to."""
     if spot.phase in ("forward", "backward"):
         return spot.site
     return spot.site.rpartition(".")[0]
@@ -136,7 +136,7 @@ def _under(path: str, anchors: dict[str, tuple[str, str]]) -> tuple[str, str] | 
 
 
 def _token(module: _Module) -> object:
-    """What two modules that are the same have in common, whatever they are called and however tensors are laid out."""
+    """Return what two modules that are the same have in common, whatever their names and layouts are."""
     forward = [card for card in module.spots if card.spot.phase == "forward"]
     values = [card for card in module.spots if is_parameter(card)]
     first = next((card for card in values if card.spot.port == "value"), values[0]) if values else None
@@ -177,7 +177,7 @@ def _weights(ours: Sequence[_Module], theirs: Sequence[_Module]) -> NDArray[np.i
 
 
 def _agreement(ours: Sequence[_Module], theirs: Sequence[_Module]) -> NDArray[np.int32]:
-    """How many values of modules with the same token agree, from 0 to _AGREE, for each of one with each other."""
+    """Return a matrix of how well the values of modules with the same token agree, from 0 to _AGREE."""
     mine, yours = [_values(module) for module in ours], [_values(module) for module in theirs]
     width = min(map(len, (*mine, *yours)))
     total = np.zeros((len(ours), len(theirs)), dtype=np.int32)
@@ -187,7 +187,7 @@ def _agreement(ours: Sequence[_Module], theirs: Sequence[_Module]) -> NDArray[np
 
 
 def _values(module: _Module) -> list[SiteCard]:
-    """What of a module may agree, in an order that does not depend on names."""
+    """Return the cards of a module whose values may agree, in an order that does not depend on names."""
     cards = [card for card in module.spots if card.spot.phase == "forward" or card.spot.port == "value"]
     return sorted(cards, key=lambda c: (c.spot.phase, direction(c.spot.port), c.spot.call, _size(c), c.order))
 
@@ -206,7 +206,7 @@ def _pairs(a: _Module, b: _Module, weight: int) -> Iterator[Pair]:
 
 
 def _parts(a: _Module, b: _Module) -> Iterator[tuple[list[SiteCard], list[SiteCard]]]:
-    """Own activations with own activations; parameters of the same leaf, or of a shape that only one has."""
+    """Yield what to pair within two modules: their activations; parameters of the same name, or of a unique shape."""
     yield [card for card in a.spots if not is_parameter(card)], [card for card in b.spots if not is_parameter(card)]
     mine, yours = _leaves(a), _leaves(b)
     for leaf in [leaf for leaf in mine if leaf in yours]:
@@ -237,7 +237,7 @@ def _by_shape(leaves: dict[str, list[SiteCard]]) -> dict[str, list[str]]:
 # has are worth anything, and the answer does not depend on which side comes first.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Aligned:
-    """One pair of an alignment. `margin`: what the best alignment without it weighs less."""
+    """One pair of an alignment. `margin`: by how much the best alignment without it weighs less."""
 
     row: int
     column: int
@@ -245,7 +245,7 @@ class Aligned:
 
 
 def align(weights: NDArray[np.int32]) -> list[Aligned]:
-    """Align rows with columns in order; `weights[i, j]` above 0 where they may be aligned.
+    """Align rows with columns in order; `weights[i, j]` is above 0 where they may be aligned.
 
     Pairs that can be left out, or exchanged for others, at no loss are not given.
     """
@@ -265,7 +265,7 @@ def align(weights: NDArray[np.int32]) -> list[Aligned]:
 
 
 def _table(weights: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Weight of the best alignment of the first i rows with the first j columns."""
+    """Return a table whose entry (i, j) is the weight of the best alignment of the first i rows and j columns."""
     n_rows, n_columns = weights.shape
     table = np.zeros((n_rows + 1, n_columns + 1), dtype=np.int32)
     for i in range(n_rows):
@@ -275,7 +275,7 @@ def _table(weights: NDArray[np.int32]) -> NDArray[np.int32]:
 
 
 def _second(totals: NDArray[np.int32], skipped: NDArray[np.int32], axis: int) -> NDArray[np.int32]:
-    """The best a row can have other than its own best column: another column, or being left out."""
+    """Return the best that each row can have without its best column: another column, or being left out."""
     if totals.shape[axis] < 2:
         return skipped
     return np.maximum(skipped, np.partition(totals, -2, axis=axis)[:, -2])

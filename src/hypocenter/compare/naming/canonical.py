@@ -28,7 +28,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Naming:
-    """The naming that one run speaks."""
+    """The naming scheme that one run uses."""
 
     table: Table | None
     prefix: str = ""  # in front of all its names
@@ -36,16 +36,16 @@ class Naming:
 
     @property
     def name(self) -> str:
-        """Of the table, or "own" when none knows these names."""
+        """The name of the table, or "own" when no table knows these names."""
         return self.table.name if self.table else "own"
 
     def path(self, site: str) -> str:
-        """The site as the table writes it."""
+        """Return the site as the table writes it: without wrappers and without the prefix."""
         plain = unwrapped(site)
         return plain[len(self.prefix) :] if plain.startswith(self.prefix) else plain
 
     def role(self, card: SiteCard) -> Role:
-        """The canonical name of what a spot belongs to."""
+        """Return the canonical name of the module or parameter that a spot belongs to."""
         if card.spot.phase == "data":
             return Role(name=canonical_port(_as_port(card.spot.site)), known=True)
         path = self.path(card.spot.site)
@@ -53,14 +53,14 @@ class Naming:
         return Role(name=_own(path, card) if found is None else found, known=found is not None)
 
     def aliases(self, card: SiteCard) -> list[str]:
-        """Canonical names of the other names of a shared module or parameter."""
+        """Return canonical names of the other names of a shared module or parameter."""
         if not self.table:
             return [self.path(name) for name in card.names]
         known = (self._known(self.path(name), card) for name in card.names)
         return [name for name in known if name is not None]
 
     def is_sequence_first(self, name: str) -> bool:
-        """Whether the activations of a canonical module are (sequence, batch, ...)."""
+        """Return whether the activations of a canonical module are (sequence, batch, ...)."""
         return bool(self.table) and self.table.is_sequence_first(name)
 
     def _known(self, path: str, card: SiteCard) -> str | None:
@@ -72,7 +72,7 @@ class Naming:
 
 
 def naming_of(cards: Iterable[SiteCard]) -> Naming:
-    """The naming that knows most of these sites; own names when none knows at least three."""
+    """Return the naming that knows most of these sites; own names when none knows at least three."""
     cards = list(cards)
     seen = dict.fromkeys((unwrapped(card.spot.site), is_parameter(card)) for card in cards)
     sites = [(site, parameter) for site, parameter in seen if site]
@@ -97,23 +97,23 @@ def _swallowing(naming: Naming, cards: Iterable[SiteCard]) -> frozenset[str]:
 
 
 def is_vocabulary(name: str) -> bool:
-    """Whether a canonical module or parameter has a dimension that is the vocabulary, which may be padded."""
+    """Return whether a canonical module or parameter has a vocabulary dimension, which may be padded."""
     return bool(_VOCABULARY.match(name))
 
 
 def sounds_like_vocabulary(site: str) -> bool:
-    """As `is_vocabulary`, for a name of any naming."""
+    """Return whether a name, of any naming, sounds as if one dimension were the vocabulary."""
     return bool(_VOCABULARY_NAMES.search(site)) or not site
 
 
 def _own(path: str, card: SiteCard) -> str:
-    """The name of what no table knows: parameters as torch calls them."""
+    """Return the name of what no table knows; the last part of a parameter is named as in torch."""
     module, dot, leaf = path.rpartition(".")
     return f"{module}{dot}{leaf_of(leaf)}" if is_parameter(card) else path
 
 
 def _as_port(site: str) -> str:
-    """What is digested of a batch as the port that takes it in: `batch.input_ids` is `in[input_ids]`."""
+    """Return the port that takes in a field of a batch: `batch.input_ids` becomes `in[input_ids]`."""
     name = site.removeprefix("batch.")
     return name if name.startswith("in[") else f"in[{name}]"
 
@@ -123,7 +123,7 @@ def _knows(table: Table, path: str, parameter: bool) -> bool:
 
 
 def _prefixes(table: Table, sites: Sequence[str]) -> list[str]:
-    """What may stand in front: what the table says, and the first one or two parts that many sites share."""
+    """Return what may stand in front: the table's prefixes, and first one or two parts that many sites share."""
     heads: dict[str, int] = {}
     for site in sites:
         parts = site.split(".")

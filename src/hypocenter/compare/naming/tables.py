@@ -47,7 +47,7 @@ _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 def leaf_of(name: str) -> str:
-    """The last part of a parameter's name as torch would have it."""
+    """Return the last part of a parameter's name as torch would have it."""
     return _LEAVES.get(name, name)
 
 
@@ -70,11 +70,11 @@ class Table:
     order_varies: bool = False
 
     def module(self, path: str) -> str | None:
-        """The canonical name of a module; None when the table does not know it."""
+        """Return the canonical name of a module; None when the table does not know it."""
         return self._filled(_modules(self.name), path)
 
     def parameter(self, path: str) -> str | None:
-        """The canonical name of a parameter; None when the table does not know its module."""
+        """Return the canonical name of a parameter; None when the table does not know its module."""
         known = self._filled(self.parameters, path)
         if known is not None:
             return known
@@ -83,7 +83,7 @@ class Table:
         return None if owner is None else f"{owner}.{self.leaves.get(leaf) or leaf_of(leaf)}".lstrip(".")
 
     def observed(self, path: str, side: str, swallowing: frozenset[str]) -> str | None:
-        """The canonical module to which a port of a module belongs; None when to none that others have.
+        """Return the canonical module that a port of a module belongs to; None when others have no such module.
 
         Args:
             path: of the module.
@@ -98,14 +98,14 @@ class Table:
         return self.module(path) if elsewhere is None else elsewhere
 
     def swallows(self, path: str, kind: str) -> bool:
-        """Whether a module of this path and class, or the module of a parameter of this path, begins with a norm."""
+        """Return whether the module of this path and class (or of this parameter's path) begins with a norm."""
         module, _, leaf = path.rpartition(".")
         if leaf.startswith("layer_norm_"):
             return template(module) in self.swallowed
         return template(path) in self.swallowed and "norm" in kind.lower()
 
     def is_sequence_first(self, canonical: str) -> bool:
-        """Whether activations of this module are (sequence, batch, ...)."""
+        """Return whether activations of this module are (sequence, batch, ...)."""
         name = template(canonical)
         return any(name == start or (start.endswith(".") and name.startswith(start)) for start in self.sequence_first)
 
@@ -119,7 +119,7 @@ class Table:
 
 @cache
 def tables() -> dict[str, Table]:
-    """All rule tables of this folder, by name."""
+    """Read all rule tables of this folder, by name."""
     found: dict[str, Table] = {}
     for file in sorted(resources.files("hypocenter.compare.naming").iterdir(), key=lambda entry: entry.name):
         if file.name.endswith(".toml"):
@@ -131,7 +131,7 @@ def tables() -> dict[str, Table]:
 
 @cache
 def _modules(name: str) -> dict[str, str]:
-    """Path of every module that a table knows, with `{}` for numbers, and its canonical name."""
+    """Return the path of every module that a table knows, with `{}` for numbers, and its canonical name."""
     table = tables()[name]
     paths = dict(table.sites)
     for where, canonical in table.layers.items():
@@ -141,7 +141,7 @@ def _modules(name: str) -> dict[str, str]:
 
 
 def unwrapped(site: str) -> str:
-    """The site without what wrappers add: `module._orig_mod.layers.0` is `layers.0`."""
+    """Return the site without what wrappers add: `module._orig_mod.layers.0` becomes `layers.0`."""
     parts = [part for part in site.split(".") if part not in _ANYWHERE]
     start = 0
     while start < len(parts) and parts[start] in _IN_FRONT:
@@ -150,10 +150,10 @@ def unwrapped(site: str) -> str:
 
 
 def template(site: str) -> str:
-    """The site with `{}` for every part that is a number: `layers.3.mlp` is `layers.{}.mlp`."""
+    """Return the site with `{}` for every part that is a number: `layers.3.mlp` becomes `layers.{}.mlp`."""
     return _NUMBER.sub("{}", site)
 
 
 def numbers(site: str) -> tuple[str, ...]:
-    """The parts of the site that are numbers, in order."""
+    """Return the parts of the site that are numbers, in order."""
     return tuple(_NUMBER.findall(site))

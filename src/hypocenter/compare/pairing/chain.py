@@ -54,6 +54,6 @@ def matcher(name: str, *, order: int) -> Callable[[Match], Match]:
 
 
 def matchers(plugins: Iterable[str] = ()) -> list[Matcher]:
-    """All matchers, in the order of the chain."""
+    """Return all matchers, those of plugins too, in the order of the chain."""
     CATALOGUE.load_asked(plugins)
     return CATALOGUE.in_order()

@@ -21,7 +21,7 @@ _PLAIN = ("identity", "swapped", "copies")  # layouts that a further copy keeps
 
 
 def with_copies(pairs: Sequence[Pair], ours: Sequence[SiteCard], theirs: Sequence[SiteCard]) -> list[Pair]:
-    """The pairs, some with more spots on one side; never on both.
+    """Return the pairs, with copies of a tensor added on one side of a pair, never on both.
 
     Args:
         pairs: of all matchers.
@@ -39,7 +39,7 @@ def with_copies(pairs: Sequence[Pair], ours: Sequence[SiteCard], theirs: Sequenc
 
 
 def without_copies(pair: Pair) -> Pair:
-    """The pair as a matcher gave it: without the spots that joined, which have another port."""
+    """Return the pair as a matcher gave it: without the copies that joined, which have another port."""
     first = pair.baseline[0].port, pair.candidate[0].port
     sides = [
         tuple(spot for spot in spots if spot.port == port)
@@ -56,7 +56,7 @@ def without_copies(pair: Pair) -> Pair:
 def _claims(
     pairs: Sequence[Pair], cards: Sequence[SiteCard], side: int, takes_copies: Sequence[bool]
 ) -> dict[int, list[Spot]]:
-    """Spots of one run that are in no pair, by the number of the pair that they join."""
+    """Return the spots of one run that are in no pair, by the number of the pair that they join as copies."""
     number_of = {spot: i for i, pair in enumerate(pairs) for spot in (pair.baseline, pair.candidate)[side]}
     same: dict[object, list[SiteCard]] = defaultdict(list)
     for card in cards:
@@ -77,7 +77,7 @@ def _claims(
 
 
 def _takes_copies(pair: Pair, ours: Mapping[Spot, Shape], theirs: Mapping[Spot, Shape]) -> bool:
-    """Whether further copies of its tensor can be compared as the pair is."""
+    """Return whether further copies of its tensor can be compared as the pair is."""
     if pair.baseline[0].phase not in _PHASES:
         return False
     a, b = ours[pair.baseline[0]], theirs[pair.candidate[0]]
@@ -86,7 +86,7 @@ def _takes_copies(pair: Pair, ours: Mapping[Spot, Shape], theirs: Mapping[Spot, 
 
 
 def _tensor(card: SiteCard) -> object:
-    """Equal of two spots of one run: both saw the same tensor."""
+    """Return a key that is equal for two spots of one run when both saw the same tensor."""
     return card.spot.phase, card.dtype, card.shape, card.n, card.sumsq, card.absmax, card.sketch
 
 
@@ -98,7 +98,7 @@ def _nearest(card: SiteCard, others: Iterable[SiteCard]) -> SiteCard | None:
 
 
 def _is_handed_on(a: SiteCard, b: SiteCard) -> bool:
-    """Whether one is given by a module, and the other taken by one after it."""
+    """Return whether one is the output of a module, and the other the input of a later one."""
     ways = direction(a.spot.port), direction(b.spot.port)
     if a.spot.phase == "backward":
         return set(ways) == {"grad_in", "grad_out"}
@@ -107,7 +107,7 @@ def _is_handed_on(a: SiteCard, b: SiteCard) -> bool:
 
 
 def _is_handed_in(a: SiteCard, b: SiteCard) -> bool:
-    """Whether both are taken, or both given, by a module and one inside it."""
+    """Return whether both are inputs, or both outputs, of a module and of one inside it."""
     ways = direction(a.spot.port), direction(b.spot.port)
     sites = a.spot.site, b.spot.site
     return ways[0] == ways[1] and (_is_around(*sites) or _is_around(*sites[::-1]))

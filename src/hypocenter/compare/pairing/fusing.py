@@ -41,7 +41,7 @@ class Fusion:
 
 
 def fused_layout(whole: SiteCard, parts: Sequence[SiteCard], fusion: Fusion) -> Layout | None:
-    """The layout of a fused tensor against its parts; None when their shapes do not add up."""
+    """Return the layout of a fused tensor against its parts; None when their shapes do not add up."""
     if is_parameter(whole):
         return _along(whole.shape, [part.shape for part in parts], 0, fusion)
     return _along(whole.shape, [part.shape for part in parts], len(whole.shape) - 1, fusion)
@@ -68,7 +68,7 @@ def _along(whole: tuple[int, ...], parts: Sequence[tuple[int, ...]], dim: int, f
 
 
 def order_by_sketch(whole: SiteCard, parts: Sequence[SiteCard]) -> Order | None:
-    """How the parts of a fused weight lie in it, from sketches; None when they cannot tell.
+    """Return how the parts of a fused weight lie in it, from sketches; None when they cannot tell.
 
     The inner product of the whole's sketch with the first part's estimates how much of that part lies at the front of
     the whole: all of it when the parts come one after another, 1/groups when they are interleaved.
@@ -88,7 +88,7 @@ def order_by_sketch(whole: SiteCard, parts: Sequence[SiteCard]) -> Order | None:
 
 
 def same_order(a: SiteCard, b: SiteCard) -> bool | None:
-    """Whether two fused weights of equal norm hold their parts in the same order; None when sketches cannot tell."""
+    """Return whether two fused weights of equal norm hold parts in the same order; None when sketches cannot tell."""
     if not a.sketch or not b.sketch or a.shape != b.shape or not math.isclose(a.sumsq, b.sumsq, rel_tol=_SAME_SUM):
         return None
     apart = float(distances([a], [b])[0, 0])

@@ -13,12 +13,12 @@ _IDENTITY = Layout()
 
 
 def is_parameter(card: SiteCard) -> bool:
-    """Whether a spot is of a parameter: its value, gradient or optimizer state."""
+    """Return whether a spot belongs to a parameter: its value, gradient or optimizer state."""
     return card.spot.phase in PARAMETER_PHASES
 
 
 def kind_of(dtype: str) -> str:
-    """The kind of number: float, int, bool or complex; "" when not known."""
+    """Return the kind of number: float, int, bool or complex; "" when not known."""
     for prefix, kind in (("float", "float"), ("bfloat", "float"), ("double", "float"), ("half", "float")):
         if dtype.startswith(prefix):
             return kind
@@ -26,7 +26,7 @@ def kind_of(dtype: str) -> str:
 
 
 def layout_of(a: SiteCard, b: SiteCard, *, padding: bool = False) -> Layout | None:
-    """How the values of two spots that go by the same name lie against each other; None when they cannot be the same.
+    """Return how two spots of the same name lie against each other; None when they cannot be the same values.
 
     Args:
         a: spot of the baseline.
@@ -42,7 +42,7 @@ def layout_of(a: SiteCard, b: SiteCard, *, padding: bool = False) -> Layout | No
 
 
 def parameter_layout(a: SiteCard, b: SiteCard, *, padding: bool = False) -> Layout | None:
-    """The layout of a parameter against another: identity, transposed, padded or reshaped."""
+    """Return a parameter's layout against another: identity, transposed, padded or reshaped; None when none fits."""
     turned = len({a.module in TRANSPOSED_CLASSES, b.module in TRANSPOSED_CLASSES}) == 2 and len(a.shape) == 2
     if a.shape == b.shape:
         return Layout(kind="transposed") if turned else _IDENTITY
@@ -56,7 +56,7 @@ def parameter_layout(a: SiteCard, b: SiteCard, *, padding: bool = False) -> Layo
 
 
 def activation_layout(a: tuple[int, ...], b: tuple[int, ...], *, padding: bool = False) -> Layout | None:
-    """The layout of an activation against another: identity, swapped, reshaped or padded along the last dimension."""
+    """Return an activation's layout: identity, swapped, reshaped or padded in the last dimension; None if none fits."""
     if a == b:
         return _IDENTITY
     if len(a) == len(b) >= 2 and swapped(a) == b:
@@ -76,12 +76,12 @@ def activation_layout(a: tuple[int, ...], b: tuple[int, ...], *, padding: bool =
 
 
 def swapped(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """The shape with its first two dimensions exchanged."""
+    """Return the shape with its first two dimensions exchanged."""
     return (shape[1], shape[0], *shape[2:])
 
 
 def _is_flat(a: tuple[int, ...], b: tuple[int, ...]) -> bool:
-    """Whether one is the other in one dimension: all that is known of a tensor whose shards were merged."""
+    """Return whether one shape is the other in one dimension: all that is known of tensors merged from shards."""
     return min(len(a), len(b)) == 1 < max(len(a), len(b)) and math.prod(a) == math.prod(b)
 
 

@@ -86,7 +86,7 @@ def read_map(path: Path | str) -> ManualMap:
 
 
 def parse_map(text: str, path: str = "") -> ManualMap:
-    """A map from its text. Raises ConfigError, as `read_map`."""
+    """Read a map from its text. Raises ConfigError, as `read_map`."""
     try:
         entries = msgspec.convert(tomllib.loads(text), type=_File).pair
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, RecursionError) as error:
@@ -108,7 +108,7 @@ def _manual_pair(entry: _Entry, path: str) -> ManualPair:
 
 
 def draft_map(matching: Matching) -> str:
-    """The map file that says what was found, to be read back or to be corrected by hand."""
+    """Write the text of a map file that says what was found, to be read back or corrected by hand."""
     entries: dict[str, list[Pair]] = {}
     for pair in map(without_copies, matching.pairs):
         entries.setdefault(_sites(pair), []).append(pair)
@@ -129,7 +129,7 @@ def _key(spot: Spot) -> _Key:
 
 
 def _keys(matching: Matching, side: Side) -> dict[str, set[_Key]]:
-    """What each site of one run has."""
+    """Return for each site of one run its phases and ports."""
     found: dict[str, set[_Key]] = {}
     left = matching.unmatched_baseline if side == "baseline" else matching.unmatched_candidate
     paired = (spot for pair in matching.pairs for spot in (pair.baseline if side == "baseline" else pair.candidate))
@@ -149,7 +149,7 @@ def _quoted(sites: list[str]) -> str:
 
 
 def _parts(sites: str, pairs: list[Pair], shared: set[_Key]) -> Iterable[str]:
-    """The entries of one pair of sites: one for each way in which its ports lie."""
+    """Yield the lines of the map for one pair of sites: an entry for each layout that its ports have."""
     by_layout: dict[str, list[Pair]] = {}
     for pair in pairs:
         by_layout.setdefault(_layout(pair), []).append(pair)

@@ -26,7 +26,7 @@ _ALIASES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PortPair:
-    """Two spots of paired modules that are the same value."""
+    """Two spots of paired modules that hold the same value."""
 
     baseline: SiteCard
     candidate: SiteCard
@@ -35,7 +35,7 @@ class PortPair:
 
 
 def canonical_port(port: str) -> str:
-    """The port under the name that all namings share: `grad_in[hidden_states]` is `grad_in[0]`."""
+    """Return the port under the name that all namings share: `grad_in[hidden_states]` becomes `grad_in[0]`."""
     head, bracket, _ = port.partition("[")
     if not bracket:
         return port
@@ -62,7 +62,7 @@ def pair_ports(
     *,
     padding: bool = False,
 ) -> list[PortPair]:
-    """Pair the spots of two modules that are the same: by port name, by its canonical name, by a shape of its own.
+    """Pair the spots of two modules that are the same: by port name, by its canonical name, by a unique shape.
 
     Args:
         baseline: spots that are left over.
@@ -87,7 +87,7 @@ def _grouped(cards: Iterable[SiteCard]) -> dict[tuple[str, str, int], list[SiteC
 
 
 def direction(port: str) -> str:
-    """`in`, `out`, `grad_in`, `grad_out`, or the port itself when it has no parts: `value`, `exp_avg`."""
+    """Return `in`, `out`, `grad_in`, `grad_out`, or the port itself when it has no parts: `value`, `exp_avg`."""
     return port.partition("[")[0]
 
 
@@ -111,7 +111,7 @@ def _pair_group(
 def _by_tuple(
     whole: tuple[list[SiteCard], list[SiteCard]], left: tuple[list[SiteCard], list[SiteCard]]
 ) -> list[PortPair]:
-    """Pair the members of tuples that go by another name, or by none: the only one of those shapes on either side."""
+    """Pair members of tuples that have other names or none: of the only tuple with those shapes on either side."""
     tuples = (_tuples(whole[0]), _tuples(whole[1]))
     pairs: list[PortPair] = []
     for key, ours in tuples[0].items():
@@ -127,7 +127,7 @@ def _by_tuple(
 
 
 def _tuples(cards: Iterable[SiteCard]) -> dict[str, list[SiteCard]]:
-    """Members of tuples of several tensors, in order, by their shapes; of equal ones none."""
+    """Group members of tuples of several tensors, in order, by their shapes; tuples of equal shapes are left out."""
     of_name: dict[str, dict[str, SiteCard]] = defaultdict(dict)
     for card in cards:
         parts = _PARTS.findall(card.spot.port)
@@ -144,7 +144,7 @@ def _tuples(cards: Iterable[SiteCard]) -> dict[str, list[SiteCard]]:
 def _by_shape(
     whole: tuple[list[SiteCard], list[SiteCard]], left: tuple[list[SiteCard], list[SiteCard]]
 ) -> list[PortPair]:
-    """Pair those left whose shape no other port of their module has, on neither side."""
+    """Pair spots that are left and whose shape no other port of their module has, on both sides."""
     shapes = (_unique(whole[0], _shape_key), _unique(whole[1], _shape_key))
     pairs: list[PortPair] = []
     for key, a in shapes[0].items():
@@ -172,7 +172,7 @@ def _shape_key(card: SiteCard) -> str:
 
 
 def _unique(cards: Iterable[SiteCard], key: object) -> dict[str, SiteCard]:
-    """Cards by key; those whose key others have too are left out."""
+    """Return cards by key; those whose key others have too are left out."""
     found: dict[str, list[SiteCard]] = defaultdict(list)
     for card in cards:
         found[key(card)].append(card)  # type: ignore[operator]

@@ -23,14 +23,14 @@ _LARGEST = 1e150  # the square of which is a float
 
 
 def is_telling(card: SiteCard) -> bool:
-    """Whether a value can be told from others: not empty, not of one magnitude only (a fresh norm weight, a mask)."""
+    """Return whether a value can be told from others: not empty, not of one magnitude (a fresh norm weight, a mask)."""
     if card.n < _LEAST_ELEMENTS or not 0.0 < card.sumsq < _LARGEST or not 0.0 < card.absmax < _LARGEST:
         return False
     return card.sumsq < 0.999 * card.n * card.absmax**2
 
 
 def distances(ours: Sequence[SiteCard], theirs: Sequence[SiteCard]) -> NDArray[np.float64]:
-    """How far each is from each other: below NEAR the same values, above FAR others; infinite where nothing tells."""
+    """Return how far each is from each other: below NEAR the same values, above FAR others; infinite if not known."""
     apart = np.zeros((len(ours), len(theirs)))
     for mine, yours in ((_norms(ours), _norms(theirs)), (_largest(ours), _largest(theirs))):
         a, b = mine[:, None], yours[None, :]
@@ -52,7 +52,7 @@ def _largest(cards: Sequence[SiteCard]) -> NDArray[np.float64]:
 
 
 def _sketched(ours: Sequence[SiteCard], theirs: Sequence[SiteCard]) -> NDArray[np.float64]:
-    """Relative error by sketch; NaN where one has none, or another shape."""
+    """Return the relative errors by sketch; NaN where one has no sketch, or another shape."""
     result = np.full((len(ours), len(theirs)), np.nan)
     for shape in {card.shape for card in ours if card.sketch}:
         rows = [i for i, c in enumerate(ours) if c.sketch and c.shape == shape and is_telling(c)]
@@ -68,7 +68,7 @@ def _sketched(ours: Sequence[SiteCard], theirs: Sequence[SiteCard]) -> NDArray[n
 
 
 def _histograms(a: SiteCard, b: SiteCard) -> float:
-    """Share of the elements that lie in another power of two; 0 when one side has no histogram."""
+    """Return the share of elements that lie in another power of two; 0 when one side has no histogram."""
     if not a.hist or not b.hist:
         return 0.0
     first = min(a.hist_first, b.hist_first)

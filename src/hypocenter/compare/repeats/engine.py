@@ -19,7 +19,7 @@ Timed = tuple[int, Origin]  # when it happened in the first run, in ns
 
 
 def compare_repeats(runs: Sequence[Path]) -> Determinism:
-    """The first run beside each other one.
+    """Compare the first run with each other one.
 
     Args:
         runs: two or more recordings made with `run --op-bits` by the same command.
@@ -52,20 +52,20 @@ def compare_repeats(runs: Sequence[Path]) -> Determinism:
 
 
 def _without_echoes(timed: list[Timed]) -> list[Timed]:
-    """What came through Python, from other ranks or out of compiled code after the first is most likely its echo."""
+    """Drop, after the first, what came through Python, other ranks or compiled code: most likely echoes of it."""
     return [item for n, item in enumerate(timed) if n == 0 or item[1].cause not in ECHOES]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Compared:
-    """The first run beside one other."""
+    """The first run compared with one other."""
 
     pairings: list[Pairing]
     draws: list[Draw]
     results: Results
 
     def origins(self) -> list[Timed]:
-        """Where they part, of all ranks."""
+        """Return the places where the two runs first differ, of all ranks."""
         return [item for pairing in self.pairings if pairing.trains for item in self._of_rank(pairing)]
 
     def _of_rank(self, pairing: Pairing) -> list[Timed]:
@@ -81,8 +81,8 @@ class _Compared:
         return found
 
     def _before(self, root: Root, pairing: Pairing, at_roots: set[int]) -> Draw | None:
-        """Of the draws before it whose numbers no operator carries on (they went to Python, as an order does), the
-        first of the line that drew last: batches are made one after the other.
+        """Return, of the draws before a root whose numbers went to Python (as an order does), the first of the line
+        that drew last: batches are made one after the other. None when there is none.
         """
         if root.kind not in PYTHONS:
             return None

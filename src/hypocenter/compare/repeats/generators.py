@@ -23,7 +23,7 @@ class Draw:
 
 
 def draws_of(pairings: Sequence[Pairing]) -> list[Draw]:
-    """All draws and seeds that differ and do not only follow from another, in the order in which they happened."""
+    """Return all draws and seeds that differ by themselves, not because of another, in the order of time."""
     found = [draw for pairing in pairings for draw in _of_process(pairing)]
     mains = {d.pairing.a.rank for d in found if d.pairing.trains and _seeds_workers(d) and d.blame != "follows"}
     kept = [d for d in found if d.blame != "follows" and not (_is_seeded_by_main(d) and d.pairing.a.rank in mains)]
@@ -31,7 +31,7 @@ def draws_of(pairings: Sequence[Pairing]) -> list[Draw]:
 
 
 def is_draw(event: Event) -> bool:
-    """Whether it took numbers from a generator, or gave one its seed."""
+    """Return whether the event took numbers from a generator, or gave one its seed."""
     return event.kind in ("draw", "seed") or (event.kind == "op" and bool(event.generator))
 
 
@@ -73,17 +73,17 @@ def _blame(pairing: Pairing, event: Event, once_agreed: bool, seed: Event | None
 
 
 def family(generator: str) -> str:
-    """What `torch.manual_seed` seeds together."""
+    """Return the name of all generators that are seeded together: `torch.manual_seed` seeds all of torch's."""
     return "torch" if generator.startswith("torch ") else generator
 
 
 def _seeds_workers(draw: Draw) -> bool:
-    """The main process draws the seed of a loader's workers, or what the workers inherit."""
+    """Return whether a draw of the main process decides a loader's workers' seeds, or what they inherit."""
     return family(draw.event.generator) == "torch"
 
 
 def _is_seeded_by_main(draw: Draw) -> bool:
-    """A worker whose state came from the loader."""
+    """Return whether the draw is of a worker whose generator's state came from the loader."""
     if draw.pairing.trains or draw.seed is None:
         return False
     return draw.pairing.a.place_of(draw.seed).via == "loader"

@@ -34,7 +34,7 @@ _SEEDING = {
 
 
 def of_draw(draw: Draw, why: Iterable[str] = ()) -> Origin:
-    """A draw from a generator whose state differs."""
+    """Describe a draw from a generator whose state differs."""
     event, pairing = draw.event, draw.pairing
     generator, seed = generator_words(event.generator), draw.seed
     if draw.blame == "unseeded":
@@ -52,7 +52,7 @@ def of_draw(draw: Draw, why: Iterable[str] = ()) -> Origin:
 
 
 def of_seed(draw: Draw, why: Iterable[str] = ()) -> Origin:
-    """The call that gave the generator another seed, where one did; else the draw."""
+    """Describe the call that gave the generator another seed; where there was none, the draw."""
     seed, event, pairing = draw.seed, draw.event, draw.pairing
     if seed is None or seed is event:
         return of_draw(draw, why)
@@ -69,7 +69,7 @@ def of_seed(draw: Draw, why: Iterable[str] = ()) -> Origin:
 
 
 def of_root(root: Root, pairing: Pairing, draw: Draw | None) -> Origin:
-    """A root.
+    """Describe a root.
 
     Args:
         draw: of the same event; for what came from outside or took another path, the first draw before it that may be
@@ -100,7 +100,7 @@ def of_root(root: Root, pairing: Pairing, draw: Draw | None) -> Origin:
 
 
 def counted(origins: Iterable[Origin]) -> list[Origin]:
-    """Those of one line, on whatever rank, as one, with how many there were, in order."""
+    """Join the origins of one line, of whatever rank, to one with their count, in order."""
     found: dict[Any, Origin] = {}
     for origin in origins:
         source = origin.source
@@ -112,20 +112,20 @@ def counted(origins: Iterable[Origin]) -> list[Origin]:
 
 
 def generator_words(name: str) -> str:
-    """`torch's generator (cpu)`"""
+    """Return the name of a generator in words: `torch's generator (cpu)`."""
     if name.startswith("torch "):
         return f"torch's generator ({name.removeprefix('torch ')})"
     return _GENERATORS.get(name, f"a {name}")
 
 
 def place_words(event: Event, place: Place) -> str:
-    """`aten.embedding.default at model.py:12, step 0`"""
+    """Return an event and its place in words: `aten.embedding.default at model.py:12, step 0`."""
     where = f" at {_short(place)}" if place.file else f" in {place.site}" if place.site else ""
     return f"{event.name}{where}, {moment(event.phase, event.step)}"
 
 
 def moment(phase: str, step: int) -> str:
-    """`before the first step`, or `step 3, backward`"""
+    """Return a time in words: `before the first step`, or `step 3, backward`."""
     return "before the first step" if phase == "setup" else f"step {step}, {phase}"
 
 

@@ -10,7 +10,7 @@ from hypocenter.opbits import Event, Trace
 
 @dataclass(slots=True, kw_only=True)
 class Differs:
-    """In what two events differ that are the same one of two runs."""
+    """In what the same event of two runs differs."""
 
     reads: tuple[bool, ...]  # one for each tensor that was read
     writes: bool
@@ -19,13 +19,13 @@ class Differs:
 
     @property
     def at_all(self) -> bool:
-        """Whether in anything."""
+        """Whether they differ in anything."""
         return self.writes or self.state or self.choice or any(self.reads)
 
 
 @dataclass(slots=True, kw_only=True)
 class Pairing:
-    """One process of both runs."""
+    """One process, as it was in both runs."""
 
     a: Trace
     b: Trace
@@ -43,7 +43,7 @@ class Pairing:
 
 
 def paired(a: Trace, b: Trace) -> Pairing:
-    """Go through both in order, thread by thread, until they do other things."""
+    """Pair the events of both in order, thread by thread, until they do other things."""
     pairing = Pairing(a=a, b=b, by_n={event.n: event for event in a.events})
     pairing.results = list(_results(a, b))
     for left, right in zip(_threads(a), _threads(b), strict=False):
@@ -56,7 +56,7 @@ def paired(a: Trace, b: Trace) -> Pairing:
 
 
 def of_runs(a: list[Trace], b: list[Trace]) -> Iterator[Pairing]:
-    """Processes of the same rank and name."""
+    """Yield the pairing of each process that both runs have, by rank and name."""
     others = {(trace.rank, trace.process): trace for trace in b}
     for trace in a:
         other = others.get((trace.rank, trace.process))
@@ -65,7 +65,7 @@ def of_runs(a: list[Trace], b: list[Trace]) -> Iterator[Pairing]:
 
 
 def _threads(trace: Trace) -> list[list[Event]]:
-    """Events but results, by thread in the order in which they came."""
+    """Return all events but results, by thread, in the order in which they came."""
     by_thread: dict[int, list[Event]] = {}
     for event in trace.events:
         by_thread.setdefault(event.thread, [])
@@ -104,7 +104,7 @@ def _note(pairing: Pairing, one: Event, other: Event) -> None:
 
 
 def _reads_others(pairing: Pairing, one: Event, other: Event) -> bool:
-    """Whether it reads what another event wrote, or another part of that."""
+    """Return whether it reads what another event wrote than in the first run, or another part of it."""
     for x, y in zip(one.reads, other.reads, strict=True):
         writer = pairing.partner.get(x.writer)
         if x.part != y.part or (writer is not None and writer.n != y.writer):
@@ -117,7 +117,7 @@ def _unequal(one: int | None, other: int | None) -> bool:
 
 
 def _results(a: Trace, b: Trace) -> Iterator[tuple[Event, Event]]:
-    """Results of the same name at the same place of training, in the order of a."""
+    """Yield results of the same name at the same place of training, in the order of a."""
     others = dict(_keyed(b))
     for key, event in _keyed(a):
         if key in others:

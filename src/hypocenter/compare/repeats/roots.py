@@ -30,7 +30,7 @@ class Root:
 
 
 def roots_of(pairing: Pairing) -> list[Root]:
-    """All roots that reach a result that differs, each event once, in the order of the first run."""
+    """Return all roots that reach a result that differs, each event once, in the order of the first run."""
     starts = [one.n for one, _ in pairing.results if one.n in pairing.differs]
     if not starts:
         return []
@@ -50,7 +50,7 @@ def roots_of(pairing: Pairing) -> list[Root]:
 
 
 def _look(pairing: Pairing, n: int) -> Iterator[Root | int]:
-    """Roots at this event, and the events before it that explain it."""
+    """Yield the roots at this event, and the numbers of earlier events that explain it."""
     event = pairing.by_n.get(n)
     if event is None:
         return
@@ -94,7 +94,7 @@ def _parted(pairing: Pairing, event: Event) -> Iterator[Root | int]:
 
 
 def _steering(pairing: Pairing, end: int) -> list[int]:
-    """Events before this one that differ and whose values went to Python: `if loss.item() > ...`."""
+    """Return the events before this one that differ and whose values went to Python: `if loss.item() > ...`."""
     return pairing.steering[: bisect_left(pairing.steering, end)]
 
 

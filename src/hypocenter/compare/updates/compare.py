@@ -39,7 +39,7 @@ _ROUNDING = 0.6  # standard deviation of the rounding errors of a rule, in units
 def compare_updates(
     baseline: RecordedRun, candidate: RecordedRun, matching: Matching | None = None
 ) -> UpdateComparison:
-    """Do all steps that both runs hold again, and compare what the optimizers really did.
+    """Compute again all updates that both runs hold, and compare what the optimizers really did.
 
     Args:
         matching: which parameters stand against each other; None: those of the same name.
@@ -80,7 +80,7 @@ def compare_updates(
 
 
 def _rows(updates: RecordedUpdates, step: int) -> dict[str, UpdateRow]:
-    """By name; of a tensor that several ranks hold the first rank's part."""
+    """Return the updates of a step by name; of a tensor that several ranks hold the first rank's part."""
     found: dict[str, UpdateRow] = {}
     for update in updates.of(step):
         if update.name not in found:
@@ -133,7 +133,7 @@ def _decays_only(
 
 
 def _counted(differences: Sequence[UpdateDifference]) -> str:
-    """ "eps of 5, weight decay of 3" """
+    """Say which options differ for how many parameters: "eps of 5, weight decay of 3"."""
     n = Counter(reason.option for each in differences for reason in each.reasons if _counts(reason))
     words = {name: word for rule in RULES.entries().values() for name, word in called(rule.options).items()}
     return ", ".join(f"{words.get(option, option)} of {count}" for option, count in n.most_common())
@@ -167,7 +167,7 @@ def _sentence(
 
 
 def explain(baseline: UpdateRow, candidate: UpdateRow) -> tuple[Reason, ...]:
-    """What differs between the rules of two updates, the largest effect first; empty: nothing that can be told.
+    """Return what differs between the rules of two updates, the largest effect first; () when nothing can be told.
 
     The inputs need not agree: for each side the options are found under which its own result follows from its own
     inputs. A side whose result follows from no options is a reason of its own ("unexplained").
@@ -195,7 +195,7 @@ def explain(baseline: UpdateRow, candidate: UpdateRow) -> tuple[Reason, ...]:
 
 
 def _apart(mine: Options, other: Options) -> list[str]:
-    """Fields that differ, without those that mean nothing beside the others."""
+    """Return the fields that differ, without those that mean nothing beside the others."""
     if mine.family != other.family:
         return ["family"]
     names = [name for name in called(mine) if not _same(getattr(mine, name), getattr(other, name))]
@@ -205,7 +205,7 @@ def _apart(mine: Options, other: Options) -> list[str]:
 
 
 def _same(a: Any, b: Any) -> bool:
-    """A framework that computes in float32 states 0.8999999761581421 for 0.9, and 0.2 times 0.001 an ulp beside it."""
+    """Return whether two numbers are equal up to float32's rounding: some frameworks state 0.9 as 0.89999998."""
     if not (isinstance(a, float) and isinstance(b, float)):
         return a == b
     return a == b or abs(a - b) <= _FLOAT32 * max(abs(a), abs(b))
@@ -233,7 +233,7 @@ def _reason(name: str, mine: Effective, other: Effective, baseline: UpdateRow, c
 
 
 def _effect(case: Case, options: Options, name: str, value: Any) -> float:
-    """Of the candidate's update, the share that goes when the option is as in the baseline."""
+    """Return the share of the candidate's update that goes away when the option is as in the baseline."""
     if name == "family":
         return 1.0
     as_is, changed = (predict(one, case.inputs).after.exact for one in (options, replace(options, **{name: value})))
@@ -261,7 +261,7 @@ def _say(value: Any) -> str:
 
 
 def decay_sets(run: RecordedRun) -> DecaySet:
-    """All parameters of the recorded updates; of a recording without any, those that its facts name.
+    """Return which parameters decay: all of the recorded updates, or, without any, those that facts name.
 
     A parameter of zeros (a fresh bias) shows no decay: then a later recorded step decides, or the groups do.
     """
@@ -286,7 +286,7 @@ def decay_sets(run: RecordedRun) -> DecaySet:
 
 
 def _measured(row: UpdateRow) -> float | None:
-    """The decay of one update; None where it is too small to be seen in it."""
+    """Return the decay that one update shows; None where it is too small to be seen in it."""
     found = effective(row)
     options = found.options
     if options is None or not options.lr:
@@ -309,7 +309,7 @@ def _measured(row: UpdateRow) -> float | None:
 
 
 def _smallest_rate(stated: float) -> float:
-    """A decay that would have been seen: the stated one, or the smallest that people use."""
+    """Return the smallest decay that would have been seen: the stated one, else the smallest that people use."""
     return stated or 1e-3
 
 

@@ -31,7 +31,7 @@ _BOTH_AT_ONCE = 60  # pairs of changes that are tried, most likely ones first
 
 
 def effective(row: UpdateRow, also: Iterable[Options] = ()) -> Effective:
-    """What the optimizer did, as options.
+    """Find the options under which the optimizer would have done what it did.
 
     Args:
         row: of `recompute`.
@@ -69,7 +69,7 @@ def _one_change(case: Case, stated: Options, others: list[Options]) -> _Found:
 
 
 def _two_changes(case: Case, stated: Options, others: list[Options]) -> _Found:
-    """The changes that help most by themselves, each with any other."""
+    """Try the changes that help most by themselves, each together with any other."""
     tried = [(error_of(case, options).relative, rank, options) for rank, options in _alternatives(case, stated, others)]
     tried.sort(key=lambda each: (not math.isfinite(each[0]), each[0]))
     found: _Found = []
@@ -88,7 +88,7 @@ def _two_changes(case: Case, stated: Options, others: list[Options]) -> _Found:
 
 
 def _alternatives(case: Case, stated: Options, others: list[Options]) -> Iterator[tuple[int, Options]]:
-    """(how far-fetched, options with one of them changed)."""
+    """Yield (how far-fetched, options with one of them changed)."""
     for name in called(stated):
         now = getattr(stated, name)
         seen = {now}
@@ -114,7 +114,7 @@ def _values(name: str, case: Case, stated: Options, others: list[Options]) -> It
 
 
 def _fitted(name: str, case: Case, options: Options) -> float | None:
-    """The number that fits best, all others as they are; None where the values say nothing of it.
+    """Return the number that fits best, all others as they are; None where the values say nothing of it.
 
     What an option makes of the state, or of the weight where it does not touch the state, is taken for a straight line:
     that it is for rates, factors and decay. Eps stands below a line.
@@ -133,7 +133,7 @@ def _fitted(name: str, case: Case, options: Options) -> float | None:
 
 
 def _eps(case: Case, options: Options) -> float | None:
-    """One over the update is a straight line in eps. Where the root beside it is small the update is mostly of eps."""
+    """Return eps: one over the update is a straight line in eps; where the root beside it is small it shows best."""
     none, one, infinite = (predict(replace(options, eps=value), case.inputs).after for value in (0.0, 1.0, math.inf))
     moved, of_none, of_one = (after - infinite.exact for after in (case.after, none.exact, one.exact))
     found = (1 / moved - 1 / of_none) / (1 / of_one - 1 / of_none)
@@ -145,13 +145,13 @@ def _eps(case: Case, options: Options) -> float | None:
 
 
 def _along(what: Array, direction: Array) -> float | None:
-    """The factor by which `what` is `direction`, by least squares."""
+    """Return the factor by which `what` is `direction`, by least squares; None when `direction` is zero."""
     size = float(np.dot(direction, direction))
     return float(np.dot(what, direction)) / size if size > 0 and math.isfinite(size) else None
 
 
 def _short(value: float, tolerance: float) -> float:
-    """The shortest decimal within the tolerance; the value itself when there is none of five digits."""
+    """Return the shortest decimal within the tolerance; the value itself when none of five digits is."""
     for digits in range(1, 6):
         short = float(f"{value:.{digits}g}")
         if abs(short - value) <= tolerance * abs(value):

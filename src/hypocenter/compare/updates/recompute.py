@@ -32,7 +32,7 @@ class Case:
 
 
 def recompute(run: RecordedRun, step: int) -> tuple[UpdateRow, ...]:
-    """Every parameter that an optimizer updated at this step, on every rank; empty where nothing is recorded.
+    """Compute again every parameter update of this step, on every rank; empty where nothing is recorded.
 
     Args:
         run: a recording of level `tensors`.
@@ -42,7 +42,7 @@ def recompute(run: RecordedRun, step: int) -> tuple[UpdateRow, ...]:
 
 
 def row_of(update: ParameterUpdate) -> UpdateRow:
-    """One update, done again with the options that its optimizer states."""
+    """Compute one update again with the options that its optimizer states, and judge it."""
     options = options_of(update)
     row = UpdateRow(
         step=update.step, rank=update.rank, name=update.name, kind=update.kind, options=options, update=update,
@@ -82,7 +82,7 @@ class Error:
 
 
 def error_of(case: Case, options: Options) -> Error:
-    """Recorded against predicted: the parameter, and the state where both sides have it. Infinite: not all finite."""
+    """Compare recorded with predicted: the parameter, and the state that both have. Infinite: not all are finite."""
     predicted = predict(options, case.inputs)
     with np.errstate(all="ignore"):
         apart = np.abs(case.after - predicted.after.exact)
@@ -102,7 +102,7 @@ def error_of(case: Case, options: Options) -> Error:
 
 
 def case_of(update: ParameterUpdate) -> Case:
-    """The recorded values in float64; of a large tensor an even part."""
+    """Return the recorded values in float64; of a large tensor only elements at even distances."""
     n = math.prod(update.before.shape)
     stride = max(1, -(-n // AT_MOST))
     value = _flat(update.before, stride)
@@ -123,7 +123,7 @@ def case_of(update: ParameterUpdate) -> Case:
 
 
 def _n_steps(update: ParameterUpdate) -> float:
-    """Steps that were taken before: the state's counter, or the group's, which has counted this one already."""
+    """Return how many steps were taken before: by the state's counter, or the group's, which has counted this one."""
     counter = update.state.get("step")
     if counter is not None:
         return float(counter.values())
@@ -166,7 +166,7 @@ def _most(values: Array) -> float:
 
 
 def options_of(update: ParameterUpdate) -> Options | None:
-    """What an optimizer says that it does; None for one whose rule is not known here, or without numbers."""
+    """Read the options that an optimizer states; None when its rule is not known here, or numbers are missing."""
     classes = [base.rpartition(".")[2] for base in update.bases] or [update.kind]
     rule = rule_of(classes, update.options)
     return rule.read(update.options, classes) if rule else None

@@ -76,11 +76,11 @@ class RecordedUpdates:
 
     @property
     def steps(self) -> tuple[int, ...]:
-        """Of which something is recorded, rising."""
+        """The steps of which something is recorded, rising."""
         return tuple(sorted(self._files))
 
     def of(self, step: int, rank: int | None = None) -> Iterator[ParameterUpdate]:
-        """The updates of a step, rank by rank, in the order of the optimizer's groups."""
+        """Yield the updates of a step, rank by rank, in the order of the optimizer's groups."""
         for at, path in self._files.get(step, ()):
             if rank is None or at == rank:
                 try:

@@ -17,7 +17,7 @@ Raw = npt.NDArray[Any]  # as stored: the bits of the formats that NumPy lacks
 
 
 def decoded(raw: Raw, dtype: str) -> Array:
-    """The numbers behind stored bits, in float64 (integers beyond 2^53 are rounded).
+    """Return the numbers behind stored bits, in float64 (integers beyond 2^53 are rounded).
 
     Args:
         raw: as stored.

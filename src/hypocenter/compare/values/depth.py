@@ -33,11 +33,11 @@ class Depth:
 
     @property
     def has_any(self) -> bool:
-        """Whether both sides hold values at all."""
+        """Whether both sides hold recorded values at all."""
         return self.baseline.has_any and self.candidate.has_any
 
     def views(self, pair: Pair, step: int, microbatch: int) -> Views | None:
-        """The values of a pair, laid alike; None where a side lacks them."""
+        """Return the values of a pair, laid out alike; None where a side lacks them."""
         mine = [self.baseline.find(spot, step, microbatch) for spot in pair.baseline]
         theirs = [self.candidate.find(spot, step + self.shift, microbatch) for spot in pair.candidate]
         a, b = [one for one in mine if one is not None], [one for one in theirs if one is not None]
@@ -46,12 +46,12 @@ class Depth:
         return laid_out(pair.layout, a, b)
 
     def distance(self, pair: Pair, step: int, microbatch: int) -> TensorDistance | None:
-        """How far the values of a pair are apart; None where a side lacks them."""
+        """Return how far the values of a pair are apart; None where a side lacks them."""
         views = self.views(pair, step, microbatch)
         return tensor_distance(views) if views is not None else None
 
     def arrays(self, pair: Pair, step: int, microbatch: int) -> tuple[Array, Array] | None:
-        """The values of a pair in float64; parts put together along the layout's dimension."""
+        """Return a pair's values in float64, parts joined along the layout's dimension; None where a side lacks any."""
         views = self.views(pair, step, microbatch)
         if views is None:
             return None
@@ -61,7 +61,7 @@ class Depth:
         return np.concatenate(mine, pair.layout.dim), np.concatenate(theirs, pair.layout.dim)
 
     def deepen(self, pairs: Sequence[Pair], aligned: Aligned, found: Distances) -> None:
-        """Put what the values say in the place of summaries and sketches. Equal digests need no second look."""
+        """Replace distances from summaries and sketches by those of the values, except where digests are equal."""
         if not self.has_any:
             return
         known = aligned.baseline.has_digest & aligned.candidate.has_digest
@@ -73,12 +73,12 @@ class Depth:
                 _put(found, at, exact)
 
     def forget_bounds(self, found: Distances) -> None:
-        """Leave out noise of which only lower bounds are known: what values say must not be held against these."""
+        """Drop noise of which only lower bounds are known: what values say must not be held against these."""
         if self.has_any:
             found.depth[(found.depth == SUMMARY) & np.isinf(found.high)] = NONE
 
     def detailed(self, row: RowComparison) -> RowComparison:
-        """A row at depth tensor with all that was measured."""
+        """Return a row of depth tensor with all that was measured; other rows as they are."""
         if row.distance is None or row.distance.depth != "tensor":
             return row
         exact = self.distance(row.pair, row.step, row.microbatch)
@@ -86,7 +86,7 @@ class Depth:
 
     @property
     def problems(self) -> list[str]:
-        """Files that could not be read."""
+        """The files that could not be read, one line each."""
         return self.baseline.problems + self.candidate.problems
 
 
@@ -100,7 +100,7 @@ def _put(found: Distances, at: int, exact: TensorDistance) -> None:
 
 
 def laid_out(layout: Layout, baseline: Sequence[Stored], candidate: Sequence[Stored]) -> Views | None:
-    """Views of both sides, a pair for each part; None when the shapes do not fit the layout, or the order is not known.
+    """Return views of both sides, a pair for each part; None when shapes do not fit, or the order is not known.
 
     Args:
         layout: of the pair.
@@ -145,7 +145,7 @@ def _as_shape(stored: Stored, shape: tuple[int, ...]) -> Stored:
 
 
 def _both_fused(layout: Layout, baseline: Stored, candidate: Stored) -> Views | None:
-    """Nothing says which element stands against which, unless the parts are known."""
+    """Pair the parts of two fused tensors; None when the parts are not known."""
     if not layout.sizes:
         return None
     plain = replace(layout, kind="concatenated", groups=1)
@@ -153,7 +153,7 @@ def _both_fused(layout: Layout, baseline: Stored, candidate: Stored) -> Views | 
 
 
 def _cut(whole: Stored, layout: Layout) -> list[Stored]:
-    """The parts of a fused tensor."""
+    """Cut a fused tensor into its parts."""
     raw = np.swapaxes(whole.raw, 0, 1) if layout.swapped else whole.raw
     groups = layout.groups if layout.kind == "interleaved" else 1
     if groups < 1 or sum(layout.sizes) != raw.shape[layout.dim] or any(size % groups for size in layout.sizes):

@@ -18,7 +18,7 @@ from hypocenter.record.reader import RecordedRun
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """One pair at one step and micro-batch."""
+    """The distance of one pair at one step and micro-batch."""
 
     pair: Pair
     step: int
@@ -31,7 +31,7 @@ class Measured:
 def measured(
     found: Comparison, baseline: RecordedRun, candidate: RecordedRun, is_wanted: Callable[[int], bool] | None = None
 ) -> Iterator[Measured]:
-    """In the order of steps, micro-batches and execution.
+    """Yield the distances of all pairs in the order of steps, micro-batches and execution.
 
     Args:
         found: what `compare_runs` said of these runs; its pairs are measured.
@@ -81,7 +81,7 @@ class Row(TensorDistance):
 
 
 def values_of(found: Comparison, rows: Iterable[Measured]) -> Values:
-    """What was measured, with what the comparison of the runs says."""
+    """Put together what was measured with what the comparison of the runs says."""
     return Values(
         status=found.status, sentence=found.sentence, baseline=found.baseline, candidate=found.candidate,
         values=tuple(map(_row, rows)),

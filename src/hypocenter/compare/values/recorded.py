@@ -46,19 +46,19 @@ class RecordedValues:
 
     @property
     def n_bytes(self) -> int:
-        """Of all files."""
+        """The size of all files together, in bytes."""
         return sum(path.stat().st_size for files in self._files.values() for path in files.values())
 
     def batches(self) -> list[tuple[int, int]]:
-        """(step, micro-batch) of which there are values, rising."""
+        """Return (step, micro-batch) of which there are values, rising."""
         return sorted(self._files)
 
     def last_microbatch(self, step: int) -> int | None:
-        """The one whose files hold the parameters of a step."""
+        """Return the last micro-batch of a step, whose files hold the parameters; None when there are no values."""
         return max((batch for of, batch in self._files if of == step), default=None)
 
     def site(self, site: str, step: int, microbatch: int) -> Mapping[str, Stored]:
-        """All values of a module by key (`in[0]`, `out[0]#1`, `weight`, `weight.grad`); empty when there are none."""
+        """Return all values of a module by key (`in[0]`, `out[0]#1`, `weight`, `weight.grad`); {} if there are none."""
         path = self._files.get((step, microbatch), {}).get(file_stem(site))
         found = self._file(path) if path is not None else None
         if found is None or found.metadata.get("site", site) != site:  # another one whose name looks the same on disk
@@ -66,7 +66,7 @@ class RecordedValues:
         return found.tensors
 
     def find(self, spot: Spot, step: int, microbatch: int) -> Stored | None:
-        """The values of a spot; None when they were not recorded."""
+        """Return the values of a spot; None when they were not recorded."""
         ending = _OF_PARAMETERS.get((spot.phase, spot.port))
         if ending is not None:
             site, _, name = spot.site.rpartition(".")
@@ -99,5 +99,5 @@ class RecordedValues:
 
 
 def file_stem(site: str) -> str:
-    """What the recording half calls the file of a site."""
+    """Return the name (without ending) that the recorder gives the file of a site."""
     return re.sub(r"[^\w.#()\[\]-]", "_", site)[:200] or "(root)"

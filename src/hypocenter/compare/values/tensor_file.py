@@ -24,11 +24,11 @@ class Stored:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its dimensions."""
+        """The dimensions of the tensor."""
         return tuple(self.raw.shape)
 
     def values(self) -> Array:
-        """All of it in float64."""
+        """Return all elements in float64."""
         return decoded(np.ascontiguousarray(self.raw), self.dtype).reshape(self.raw.shape)
 
 

@@ -18,7 +18,7 @@ _IS_ENCRYPTED = 1
 
 
 class _Window(io.RawIOBase):
-    """Some bytes of a file as a file."""
+    """A range of bytes of a file, which reads like a file."""
 
     def __init__(self, path: Path, start: int, size: int) -> None:
         self._file = path.open("rb")
@@ -54,7 +54,7 @@ class _Window(io.RawIOBase):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Archive:
-    """A torch.save'd object, without the values of its tensors."""
+    """An object that torch.save wrote, without the values of its tensors."""
 
     path: Path
     content: Any  # as `unpickler.loads` gives it
@@ -62,7 +62,7 @@ class Archive:
     is_big_endian: bool
 
     def tensor(self, ref: TensorRef, name: str) -> StoredTensor:
-        """The tensor where it lies. Raises CheckpointError when its storage does not hold all of it."""
+        """Return the tensor where it lies. Raises CheckpointError when its storage does not hold all of it."""
         where = f"{self.path}: {name}"
         start, size = self.storages.get(ref.storage.key, (0, -1))
         if size < 0:
@@ -78,7 +78,7 @@ class Archive:
 
 
 def is_archive(path: Path) -> bool:
-    """Whether the file begins as a zip file does."""
+    """Return whether the file begins as a zip file does."""
     with path.open("rb") as file:
         return file.read(4) == b"PK\3\4"
 
@@ -132,7 +132,7 @@ def _opened(path: Path, start: int, size: int, window: _Window, archive: zipfile
 
 
 def _place(window: _Window, info: zipfile.ZipInfo, size: int, path: Path) -> int:
-    """The first byte of an entry's content, which must lie in the archive as it is."""
+    """Return the offset of an entry's content, which must be stored uncompressed."""
     where = f"{path}: {info.filename[:100]}"
     if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & _IS_ENCRYPTED:
         raise CheckpointError("a compressed torch file", where=where, why="torch.save does not compress")

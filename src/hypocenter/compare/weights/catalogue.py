@@ -16,7 +16,7 @@ Read = Callable[[Path], Checkpoint]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reader:
-    """One kind of checkpoint. `order`: who is asked first."""
+    """One kind of checkpoint. `order`: readers with a lower one are asked first."""
 
     name: str
     about: str
@@ -36,7 +36,7 @@ def reader(name: str, *, order: int, accepts: Accepts) -> Callable[[Read], Read]
 
 
 def read_checkpoint(path: Path | str) -> Checkpoint:
-    """Names, shapes and places of all tensors; values are read when they are asked for.
+    """Read names, shapes and places of all tensors; values are only read when they are asked for.
 
     Raises:
         CheckpointError: there is none, it is damaged, or it holds what would have to be executed.

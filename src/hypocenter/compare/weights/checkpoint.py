@@ -40,7 +40,7 @@ class Checkpoint:
 
     @property
     def n_bytes(self) -> int:
-        """Of all tensors."""
+        """The size of all tensors together, in bytes."""
         from hypocenter.compare.weights.elements import item_bytes
 
         return sum(tensor.n * item_bytes(tensor.dtype) for tensor in self.tensors.values())
@@ -55,7 +55,7 @@ class Tensor:
 
     @property
     def n(self) -> int:
-        """Number of elements."""
+        """The number of elements."""
         return math.prod(self.shape)
 
     @property
@@ -64,22 +64,22 @@ class Tensor:
         return False
 
     def read(self, box: Box) -> NDArray[Any]:
-        """The bits of a box, as `elements.STORED` holds them. Raises CheckpointError when the file has not got them."""
+        """Read the bits of a box, as `elements.STORED` holds them. Raises CheckpointError when the file lacks them."""
         raise NotImplementedError
 
 
 def whole(shape: tuple[int, ...]) -> Box:
-    """The box of all of it."""
+    """Return the box of the whole tensor: (start, stop) of each dimension."""
     return tuple((0, size) for size in shape)
 
 
 def extent(box: Box) -> tuple[int, ...]:
-    """The shape of a box."""
+    """Return the shape of a box."""
     return tuple(stop - start for start, stop in box)
 
 
 def boxes(shape: tuple[int, ...], *, tiled: bool = False, at_most: int = PART) -> Iterator[Box]:
-    """Cut a tensor into boxes of at most so many elements, in row-major order; square tiles when asked for."""
+    """Cut a tensor into boxes of at most `at_most` elements, in row-major order; square tiles when asked for."""
     if math.prod(shape) == 0:
         return
     if tiled and len(shape) == 2:
@@ -118,11 +118,11 @@ class StoredTensor(Tensor):
 
     @property
     def is_turned(self) -> bool:
-        """Whether columns lie one after another."""
+        """Whether columns, not rows, are contiguous in the file."""
         return len(self.shape) == 2 and self.strides[0] < self.strides[1]
 
     def read(self, box: Box) -> NDArray[Any]:
-        """Read the bytes between first and last element of the box; or of each of its slices if they lie far apart."""
+        """Read the bytes from first to last element of the box; slice by slice if its slices lie far apart."""
         try:
             with self.path.open("rb", buffering=0) as file:
                 return self._read(file, box)
@@ -168,15 +168,15 @@ class StoredTensor(Tensor):
 
 
 def row_major(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides, in elements, of a tensor whose last dimension lies one after another."""
+    """Return the strides, in elements, of a tensor whose last dimension is contiguous."""
     return tuple(math.prod(shape[i + 1 :]) for i in range(len(shape)))
 
 
 def reach(shape: tuple[int, ...], strides: tuple[int, ...]) -> int:
-    """Elements from the first to the last one, both included; 0 of an empty tensor."""
+    """Return the number of elements from the first to the last one in the file, both included; 0 if empty."""
     return 0 if 0 in shape else 1 + sum((n - 1) * stride for n, stride in zip(shape, strides, strict=True))
 
 
 def n_bytes(shape: tuple[int, ...], dtype: str) -> int:
-    """Bytes of all elements."""
+    """Return the size of all elements in bytes."""
     return math.prod(shape) * item_bytes(dtype)

@@ -41,7 +41,7 @@ PIECE = 512 << 20  # bytes of content of one value, as MindSpore cuts them: a me
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Held:
-    """What is in a file."""
+    """What is in a MindSpore checkpoint file."""
 
     tensors: dict[str, Tensor]
     others: tuple[str, ...] = ()  # names of texts and hash tables
@@ -75,7 +75,7 @@ class _Value:
 
 
 def looks_like_ckpt(path: Path) -> bool:
-    """Whether the file begins with a value that has a name, or as an encrypted one."""
+    """Return whether the file begins with a value that has a name, or as an encrypted one."""
     with path.open("rb") as file:
         if file.read(4) in _ENCRYPTED:
             return True
@@ -90,7 +90,7 @@ def looks_like_ckpt(path: Path) -> bool:
 
 
 def read_ckpt(path: Path) -> Held:
-    """The tensors of one file, where they lie.
+    """Find the tensors of one file, which stay where they lie.
 
     Raises:
         CheckpointError: it is encrypted, damaged, or another kind of file.
@@ -110,7 +110,7 @@ def read_ckpt(path: Path) -> Held:
 
 
 def _end(file: BinaryIO, path: Path) -> int:
-    """Where the values end. Raises CheckpointError when there is a checksum and it is not theirs."""
+    """Return where the values end. Raises CheckpointError when the file has a checksum that does not fit."""
     size = path.stat().st_size
     file.seek(max(0, size - _N_CRC))
     last = file.read(_N_CRC)
@@ -183,7 +183,7 @@ def _fill(file: BinaryIO, entry: wire.Field, value: _Value) -> None:
 
 
 def _close(value: _Value, path: Path, tensors: dict[str, Tensor], others: dict[str, None]) -> None:
-    """Add a value that is complete."""
+    """Add a value that is complete to the tensors or to the others."""
     where = f"{path}: {value.tag[:200]}"
     if value.is_table or value.format == _TEXT:
         others[value.tag] = None
@@ -210,7 +210,7 @@ def _close(value: _Value, path: Path, tensors: dict[str, Tensor], others: dict[s
 
 
 def write_ckpt(tensors: dict[str, Tensor], path: Path, *, piece: int = PIECE) -> None:
-    """Write one file, that appears whole. Raises OSError, CheckpointError; HypocenterError for a format it lacks."""
+    """Write one file, which appears when complete. Raises OSError, CheckpointError; HypocenterError: unknown format."""
     for name, tensor in tensors.items():
         _require_writable(name, tensor)
     unfinished = path.with_name(f".{path.name}.part")
@@ -229,7 +229,7 @@ def _require_writable(name: str, tensor: Tensor) -> None:
 
 
 def _write(file: BinaryIO, name: str, tensor: Tensor, piece: int) -> None:
-    """One tensor, as one value or several of the same name."""
+    """Write one tensor, as one value or as several of the same name."""
     left = n_bytes(tensor.shape, tensor.dtype)
     little = np.dtype(STORED[tensor.dtype]).newbyteorder("<")
     room = min(piece, left)
@@ -246,7 +246,7 @@ def _write(file: BinaryIO, name: str, tensor: Tensor, piece: int) -> None:
 
 
 def _head(name: str, tensor: Tensor, size: int) -> bytes:
-    """All of a value that stands before its content."""
+    """Return the bytes of a value that stand before its content."""
     dims = b"".join(wire.varint(DIMS << 3 | wire.VARINT) + wire.varint(n) for n in tensor.shape)
     dtype = _NAMES[tensor.dtype].encode()
     inner = dims + wire.head(FORMAT, len(dtype)) + dtype + wire.head(CONTENT, size)

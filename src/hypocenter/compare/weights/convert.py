@@ -40,7 +40,7 @@ def convert(
     dtype: str | None = None,
     max_shard_bytes: int,
 ) -> Converted:
-    """Write the source's values with the target's names, order, shapes and fusions; then read them again.
+    """Write the source's values with the target's names, order, shapes and fusions; then read them back to check.
 
     Args:
         target: a checkpoint, or what `targets.planned` gives.
@@ -63,7 +63,7 @@ def convert(
 def converted_views(
     source: Checkpoint, target: Checkpoint, manual: ManualMap | None = None
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """The target's tensors by name, as views of the source's, and what is to be said of them."""
+    """Return the target's tensors by name, as views of the source's, and notes about them."""
     matched = match_checkpoints(source, target, manual)
     left = matched.matching.unmatched_candidate, matched.matching.unmatched_baseline
     for cards, what in zip(left, ("the source has no", "the target has no place for"), strict=True):
@@ -95,7 +95,7 @@ def converted_views(
 
 
 def _verify(views: dict[str, Tensor], out: Path) -> None:
-    """Read again what was written. Raises CheckpointError when a bit is another: the disk is not to be trusted."""
+    """Read again what was written. Raises CheckpointError when a bit differs: the disk is not to be trusted."""
     written = read_checkpoint(out).tensors
     for name, view in views.items():
         found = written.get(name)

@@ -52,7 +52,7 @@ def compare(a: Tensor, b: Tensor, *, ulp: int) -> Difference:
 
 
 class _Sums:
-    """What is known after so many parts."""
+    """Counts and extremes over the parts that were read so far."""
 
     def __init__(self, a: str, b: str) -> None:
         self.dtypes = a, b
@@ -89,7 +89,7 @@ class _Sums:
             self.first = index, (float(np.real(x[at])), float(np.real(y[at])))
 
     def _apart(self, a: Any, b: Any, x: Any, y: Any, good: Any) -> NDArray[np.bool_]:
-        """Where the values differ in the coarser format."""
+        """Return where the values differ in the coarser format."""
         if not elements.is_floating(self.form):
             return np.asarray(a != b)
         c, d = (elements.cast(bits, dtype, self.form) for bits, dtype in zip((a, b), self.dtypes, strict=True))

@@ -38,12 +38,12 @@ Bits = NDArray[Any]
 
 
 def item_bytes(dtype: str) -> int:
-    """Bytes of one element."""
+    """Return the size of one element in bytes."""
     return np.dtype(STORED[dtype]).itemsize
 
 
 def is_floating(dtype: str) -> bool:
-    """Whether this is a binary floating-point format."""
+    """Return whether this is a binary floating-point format."""
     return not dtype.startswith("complex") and format_of(dtype) is not None
 
 
@@ -54,19 +54,19 @@ def _known(dtype: str) -> Format:
 
 
 def coarser(a: str, b: str) -> str:
-    """The one of two floating-point formats with fewer bits of mantissa; of two alike the smaller range."""
+    """Return the one of two floating-point formats with fewer mantissa bits; when equal the one with fewer bytes."""
     return min((a, b), key=lambda name: (_known(name).fraction_bits, item_bytes(name)))
 
 
 def values(bits: Bits, dtype: str) -> Bits:
-    """The numbers: float64 of what is floating, complex128 of complex, integers and booleans as they are."""
+    """Return the numbers: floats as float64, complex as complex128, integers and booleans as they are."""
     if is_floating(dtype) or numbers_of(dtype) is not None:
         return decoded(bits, dtype)
     return bits.astype(np.complex128) if dtype.startswith("complex") else bits
 
 
 def cast(bits: Bits, source: str, target: str) -> Bits:
-    """The same numbers in another floating-point format; too large a number becomes infinite, or NaN without one."""
+    """Convert to another floating-point format; a number too large becomes infinite, or NaN if there is no infinity."""
     if source == target:
         return bits
     with np.errstate(over="ignore", invalid="ignore"):
@@ -82,7 +82,7 @@ def cast(bits: Bits, source: str, target: str) -> Bits:
 
 
 def ordinals(bits: Bits, dtype: str) -> NDArray[np.int64]:
-    """Numbers of the floating-point format counted from zero, so that neighbours differ by one; -0 is 0."""
+    """Return the place of each number in its format, counted from zero: neighbours differ by one; -0 is 0."""
     width = 8 * item_bytes(dtype)
     raw = np.ascontiguousarray(bits).view(f"u{width // 8}").astype(np.uint64)
     magnitude = (raw & np.uint64((1 << (width - 1)) - 1)).astype(np.int64)

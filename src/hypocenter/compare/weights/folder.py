@@ -18,7 +18,7 @@ _SIZE = ("hidden_size", "n_embd", "dim", "d_model")
 
 
 def indexed_files(path: Path, pattern: str) -> dict[Path, list[str] | None]:
-    """The files of a checkpoint, each with the tensors to take from it; None: all that it has.
+    """Return the files of a checkpoint, each with the tensors to take from it; None means all.
 
     Raises:
         CheckpointError: an index is damaged or names a file outside its folder.
@@ -47,7 +47,7 @@ def indexed_files(path: Path, pattern: str) -> dict[Path, list[str] | None]:
 
 
 def settings_beside(path: Path) -> dict[str, int]:
-    """Heads and groups from the config.json beside a checkpoint; empty when there is none that says."""
+    """Read heads and groups from the config.json beside a checkpoint; empty when there is none that says."""
     folder = path if path.is_dir() else path.parent
     try:
         config: Any = _json(folder / "config.json")
@@ -59,7 +59,7 @@ def settings_beside(path: Path) -> dict[str, int]:
 
 
 def settings_of(config: dict[str, Any]) -> dict[str, int]:
-    """num_attention_heads, num_query_groups and head_dim under whatever name a configuration has them."""
+    """Return num_attention_heads, num_query_groups and head_dim, under whatever names the configuration has them."""
     found: dict[str, int] = {}
     for name, aliases in _HEADS.items():
         value = next((config[alias] for alias in aliases if type(config.get(alias)) is int), None)

@@ -55,7 +55,7 @@ def given_to(
     is_part: bool = False,
     what: str = "weights",
 ) -> Given:
-    """A view for each parameter, or an error that names what is missing and what is left over.
+    """Return a view for each parameter, or raise an error that names what is missing and what is left over.
 
     Args:
         buffers: names of the model's buffers: the checkpoint may have them.
@@ -100,7 +100,7 @@ def given_to(
 
 
 def _spelt(wanted: Sequence[Wanted], source: Checkpoint) -> Iterator[Checkpoint]:
-    """The checkpoint with its own names; without what stands in front of all of them; with what does in the model."""
+    """Yield the checkpoint with its own names, then without prefixes that all share, then with the model's prefix."""
     yield source
     tensors = source.tensors
     for _ in range(_WRAPPERS):
@@ -119,7 +119,7 @@ def _spelt(wanted: Sequence[Wanted], source: Checkpoint) -> Iterator[Checkpoint]
 
 
 def _with_leaves_of(wanted: Sequence[Wanted], source: Checkpoint) -> Checkpoint:
-    """The checkpoint with the last parts of names as the model has them: MindSpore's norm.gamma is norm.weight."""
+    """Return the checkpoint with the model's last parts of names: MindSpore's norm.gamma becomes norm.weight."""
     own = {_with_usual_leaf(name): name for one in wanted for name in one.names}
     renamed = {name: own.get(_with_usual_leaf(name), name) for name in source.tensors}
     if len(set(renamed.values())) < len(renamed):
@@ -133,7 +133,7 @@ def _with_usual_leaf(name: str) -> str:
 
 
 def _padded(source: Checkpoint, target: Checkpoint, manual: ManualMap | None) -> list[str]:
-    """Tensors that get rows of zeros, or lose rows, in words: a vocabulary that is padded; never a large part."""
+    """Say which tensors get rows of zeros, or lose rows: a padded vocabulary. Raises when it is a large part."""
     notes: list[str] = []
     for pair in match_checkpoints(source, target, manual).matching.pairs:
         if pair.layout.kind != "padded":
@@ -148,7 +148,7 @@ def _padded(source: Checkpoint, target: Checkpoint, manual: ManualMap | None) ->
 
 
 def _by_name(wanted: Sequence[Wanted], source: Checkpoint, buffers: set[str]) -> Given | None:
-    """None where a name is not there, or a shape is another."""
+    """Take each parameter by its name; None where a name is missing, or a shape differs."""
     views: dict[str, Tensor] = {}
     for one in wanted:
         held = [name for name in one.names if name in source.tensors]
@@ -169,7 +169,7 @@ def _by_name(wanted: Sequence[Wanted], source: Checkpoint, buffers: set[str]) ->
 
 
 def left_over(names: Sequence[str], source: Path) -> CheckpointError:
-    """No parameter wants these."""
+    """Return the error that no parameter of the model takes these tensors."""
     return CheckpointError(
         f"the model has no place for {some(names, _SHOWN)}", where=str(source),
         why="with weights left over the model is not the one they are of",
@@ -180,7 +180,7 @@ def left_over(names: Sequence[str], source: Path) -> CheckpointError:
 def _incomplete(
     wanted: Sequence[Wanted], source: Checkpoint, buffers: set[str], what: str, error: CheckpointError | None = None
 ) -> CheckpointError:
-    """What gets no value by name, and what no name wants; and what the matching says."""
+    """Return the error that says what gets no value by name, what no name wants, and what the matching found."""
     missing = [one.names[0] for one in wanted if not any(name in source.tensors for name in one.names)]
     shapes = {name: one.shape for one in wanted for name in one.names}
     other = [

@@ -21,7 +21,7 @@ _MOST_GROUPS = 256  # query groups
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Laid:
-    """A view of the baseline and the candidate's tensor that it should equal; None: in which order is not known."""
+    """A view of the baseline and the candidate's tensor that it should equal; None when the order is not known."""
 
     name: str
     view: Tensor | None
@@ -29,7 +29,7 @@ class Laid:
 
 
 def lay(pair: Pair, baseline: Checkpoint, candidate: Checkpoint, *, pad: bool = False) -> list[Laid]:
-    """One entry for each of the candidate's tensors in the pair.
+    """Return one entry for each of the candidate's tensors in the pair.
 
     Args:
         pair: with its layout; an unknown order of a fused one is found out from the values.
@@ -57,7 +57,7 @@ def lay(pair: Pair, baseline: Checkpoint, candidate: Checkpoint, *, pad: bool = 
 
 
 def _paired(ours: list[Tensor], theirs: list[Tensor]) -> list[tuple[Tensor, Tensor]]:
-    """Copies are each compared with the one."""
+    """Pair the tensors; a single one is paired with each copy on the other side."""
     n = max(len(ours), len(theirs))
     return list(zip(ours * n if len(ours) == 1 else ours, theirs * n if len(theirs) == 1 else theirs, strict=True))
 
@@ -73,14 +73,14 @@ def _one(layout: Layout, mine: Tensor, yours: Tensor, pad: bool) -> Tensor | Non
 
 
 def is_attention(name: str) -> bool:
-    """Whether a fused tensor of this name holds query, key and value, not gate and up."""
+    """Return whether a fused tensor of this name holds query, key and value, not gate and up."""
     return bool(_ATTENTION.search(name))
 
 
 def _in_order(
     layout: Layout, ours: list[Tensor], theirs: list[Tensor], settings: Mapping[str, int]
 ) -> Sequence[Tensor | None]:
-    """Views of a fused pair: the order that the values show, else the one that the names tell."""
+    """Return views of a fused pair, in the order that the values show, else the one that the names tell."""
     if len(ours) == len(theirs) == 1:
         return _both_fused(layout, ours[0], theirs[0], settings)
     whole, parts = (theirs[0], ours) if len(ours) > 1 else (ours[0], theirs)
@@ -107,12 +107,12 @@ def _groups(order: Layout) -> int:
 
 
 def _is_whole(order: Layout) -> bool:
-    """Whether each group holds whole rows of every part."""
+    """Return whether each group holds whole rows of every part."""
     return _groups(order) >= 1 and not any(size % _groups(order) for size in order.sizes)
 
 
 def orders(layout: Layout, sizes: tuple[int, ...]) -> Iterator[Layout]:
-    """All orders in which parts of these sizes can lie in a fused tensor: one after another, or in so many groups."""
+    """Yield all orders in which parts of these sizes can lie in a fused tensor: one after another, or in groups."""
     yield replace(layout, kind="concatenated", groups=1)
     smallest = min(sizes)
     candidates = [g for g in range(1, min(smallest, _MOST_GROUPS) + 1) if all(size % g == 0 for size in sizes)]
@@ -123,7 +123,7 @@ def orders(layout: Layout, sizes: tuple[int, ...]) -> Iterator[Layout]:
 
 
 def part_error(layout: Layout, whole: Tensor, parts: Sequence[Tensor]) -> float:
-    """Relative L2 error of samples of the parts, if they lie so in the whole; infinite where shapes do not fit.
+    """Return the relative L2 error of samples of the parts if they lie so; infinite where shapes do not fit.
 
     Part by part: the first rows of a whole are those of its first part in whatever order.
     """
@@ -134,8 +134,8 @@ def part_error(layout: Layout, whole: Tensor, parts: Sequence[Tensor]) -> float:
 
 
 def reordering_error(layout: Layout, mine: Tensor, yours: Tensor) -> float:
-    """The same of a tensor that is fused on both sides: `layout.kind` is the candidate's order, the baseline has the
-    other.
+    """Return the error as `part_error` does, for a tensor that both sides fuse: `layout.kind` is the candidate's
+    order, the baseline has the other.
     """
     ours = replace(layout, kind="interleaved" if layout.kind == "concatenated" else "concatenated")
     if not _is_whole(ours) or not _is_whole(layout) or sum(layout.sizes) != yours.shape[layout.dim]:
@@ -155,7 +155,7 @@ def _both_fused(layout: Layout, mine: Tensor, yours: Tensor, settings: Mapping[s
 
 
 def fused_sizes(total: int, settings: Mapping[str, int]) -> Iterator[tuple[tuple[int, ...], int]]:
-    """What a fused tensor of so many rows may hold, by what is known of the network: (sizes of its parts, groups)."""
+    """Yield (sizes of parts, groups) that a fused tensor of so many rows may have, by the network's settings."""
     groups, heads = settings.get("num_query_groups", 0), settings.get("num_attention_heads", 0)
     attention = bool(settings.get("is_attention"))
     if attention and groups and heads and total % (heads + 2 * groups) == 0:
@@ -168,7 +168,7 @@ def fused_sizes(total: int, settings: Mapping[str, int]) -> Iterator[tuple[tuple
 
 
 def sample_error(views: Sequence[Tensor], targets: Sequence[Tensor]) -> float:
-    """Relative L2 error of a sample of the first rows of each; infinite where shapes differ."""
+    """Return the relative L2 error of a sample of the first rows of each; infinite where shapes differ."""
     apart = size = 0.0
     if len(views) != len(targets):
         return float("inf")

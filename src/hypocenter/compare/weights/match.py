@@ -40,14 +40,14 @@ _FUSED_FIRST = re.compile(r"(^|\.)h\.\d+\.attn\.c_attn\.weight$")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matched:
-    """Pairs, and the tied tensors among what is left over."""
+    """The pairs, and the tied tensors among what is left over."""
 
     matching: Matching
     negligible: tuple[str, ...] = ()
 
 
 def match_checkpoints(baseline: Checkpoint, candidate: Checkpoint, manual: ManualMap | None = None) -> Matched:
-    """Pair the tensors; an output layer that one side has not is paired with the embedding it is tied to there.
+    """Pair the tensors; an output layer that one side lacks is paired with the embedding it is tied to there.
 
     Raises:
         UnknownNameError: the map names a tensor that is not there.
@@ -79,7 +79,7 @@ def match_checkpoints(baseline: Checkpoint, candidate: Checkpoint, manual: Manua
 def _fused(
     found: Matching, cards: tuple[list[SiteCard], list[SiteCard]], baseline: Checkpoint, candidate: Checkpoint
 ) -> Matching:
-    """With what is fused under names that no table knows, and what other matchers took for the same by its shape."""
+    """Add pairs that are fused under unknown names, in place of pairs that other matchers made by shape alone."""
     doubted = [pair for pair in found.pairs if _is_refuted(pair, baseline, candidate)]
     spots = {spot for pair in doubted for spot in pair.baseline}, {spot for pair in doubted for spot in pair.candidate}
     left = (
@@ -100,7 +100,7 @@ def _fused(
 
 
 def _is_refuted(pair: Pair, baseline: Checkpoint, candidate: Checkpoint) -> bool:
-    """Whether two tensors of different names were paired, and their values are not alike."""
+    """Return whether two tensors of different names were paired although their values are not alike."""
     if pair.by not in ("renamed", "structure", "value") or len(pair.baseline) > 1 or len(pair.candidate) > 1:
         return False
     (laid,) = lay(pair, baseline, candidate)
@@ -108,7 +108,7 @@ def _is_refuted(pair: Pair, baseline: Checkpoint, candidate: Checkpoint) -> bool
 
 
 def facts_of(checkpoint: Checkpoint) -> Facts | None:
-    """Heads and groups, as the matchers look for them."""
+    """Return heads and groups as the facts in which matchers look for them; None when they are not known."""
     known = checkpoint.settings
     if not known:
         return None
@@ -154,7 +154,7 @@ def _roles(cards: list[SiteCard]) -> dict[str, SiteCard]:
 
 
 def cards_of(checkpoint: Checkpoint) -> list[SiteCard]:
-    """A card of every tensor, from names and shapes alone."""
+    """Return a card of every tensor, from names and shapes alone."""
     turned = _is_turned(checkpoint.tensors)
     return [
         SiteCard(
@@ -166,7 +166,7 @@ def cards_of(checkpoint: Checkpoint) -> list[SiteCard]:
 
 
 def measured(card: SiteCard, tensor: Tensor) -> SiteCard:
-    """The card with what values tell."""
+    """Return the card with norm, largest value and sketch of the tensor; as it is when it has no float values."""
     if not elements.is_floating(tensor.dtype) or isinstance(tensor, Planned):
         return card
     total, sumsq, absmax = np.zeros(sketch.K * sketch.K), 0.0, 0.0
@@ -182,7 +182,7 @@ def measured(card: SiteCard, tensor: Tensor) -> SiteCard:
 
 
 def _is_turned(tensors: dict[str, Tensor]) -> bool:
-    """Whether GPT-2's matrices are kept (in, out), as transformers' Conv1D and MindFormers do and nanoGPT does not."""
+    """Return whether GPT-2's matrices are kept (in, out), as transformers' Conv1D does and nanoGPT does not."""
     for name, tensor in tensors.items():
         if _FUSED_FIRST.search(name) and len(tensor.shape) == 2:
             return tensor.shape[1] == 3 * tensor.shape[0]
@@ -195,7 +195,7 @@ def _is_turned(tensors: dict[str, Tensor]) -> bool:
 # one after another or group by group (per head, per query group), and whether the whole is transposed.
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Side:
-    """What is left over of one checkpoint."""
+    """The tensors of one checkpoint that are left over."""
 
     cards: Sequence[SiteCard]
     tensors: Mapping[str, Tensor]
@@ -215,7 +215,7 @@ def fused_pairs(
     ours: Sequence[SiteCard], theirs: Sequence[SiteCard], baseline: Mapping[str, Tensor],
     candidate: Mapping[str, Tensor],
 ) -> list[Pair]:  # fmt: skip
-    """Pair what is fused on one side and split on the other, and what is fused on both in another order.
+    """Pair what is fused on one side and split on the other, and what both fuse in another order.
 
     Args:
         ours: measured cards of the baseline's tensors that are left over.
@@ -243,7 +243,7 @@ def fused_pairs(
 
 
 def _telling(cards: Sequence[SiteCard], tensors: Mapping[str, Tensor]) -> list[SiteCard]:
-    """Cards of tensors that have values and a dimension along which they could be fused."""
+    """Return the cards of tensors that have values and a dimension along which they could be fused."""
     return [card for card in cards if card.shape and not isinstance(tensors[card.spot.site], Planned)]
 
 
@@ -255,7 +255,7 @@ def _in_words(found: _Found) -> str:
 
 
 def _split(wholes: _Side, parts: _Side) -> Iterator[_Found]:
-    """Fused on the side of `wholes`, split on that of `parts`. No tensor is taken twice."""
+    """Find what is fused on the side of `wholes` and split on that of `parts`; no tensor is taken twice."""
     taken: set[object] = set()
     believed: list[Layout] = []  # orders that other tensors had: tried first
     families = _families(parts.cards)
@@ -278,7 +278,7 @@ def _split(wholes: _Side, parts: _Side) -> Iterator[_Found]:
 
 
 def _families(cards: Sequence[SiteCard]) -> list[list[SiteCard]]:
-    """Tensors whose names differ in one word, the last or the one before it: `attn.*.weight`, `attn.*`."""
+    """Group tensors whose names differ in one word, the last or the one before it: `attn.*.weight`, `attn.*`."""
     found: dict[tuple[int, tuple[str, ...]], list[SiteCard]] = defaultdict(list)
     for card in cards:
         words = tuple(card.spot.site.split("."))
@@ -289,7 +289,7 @@ def _families(cards: Sequence[SiteCard]) -> list[list[SiteCard]]:
 
 
 def _choices(whole: SiteCard, group: Sequence[SiteCard]) -> Iterator[tuple[SiteCard, ...]]:
-    """Parts that can be what the whole holds, by their shapes and norms; those first whose names say so."""
+    """Yield parts that the whole can hold, by their shapes and norms; first those whose names say so."""
     likely = sorted(group, key=_hint)
     for n in _COUNTS:
         for chosen in itertools.permutations(likely, n):
@@ -305,7 +305,7 @@ def _hint(card: SiteCard) -> int:
 
 
 def _orders_that_fit(whole: Tensor, parts: Sequence[Tensor], believed: Sequence[Layout]) -> Iterator[Layout]:
-    """The layouts, first the believed ones, under which the whole has the values of the parts."""
+    """Yield the layouts, believed ones first, under which the whole has the values of the parts."""
     if any(len(part.shape) != len(whole.shape) for part in parts):
         return
     sizes = tuple(part.shape[0] for part in parts)
@@ -322,7 +322,7 @@ def _orders_that_fit(whole: Tensor, parts: Sequence[Tensor], believed: Sequence[
 
 
 def _reordered(ours: _Side, theirs: _Side) -> Iterator[Pair]:
-    """Fused on both sides, in another order of its parts."""
+    """Pair tensors that are fused on both sides, with their parts in another order."""
     taken: set[object] = set()
     believed: list[Layout] = []  # of other tensors: a bias does not show what its parts are
     for mine in sorted(ours.cards, key=lambda card: -len(card.shape)):
@@ -343,7 +343,7 @@ def _can_be(mine: SiteCard, yours: SiteCard) -> bool:
 
 
 def _reordering(mine: Tensor, yours: Tensor, believed: Sequence[Layout]) -> Layout | None:
-    """The order of the candidate's, and of what parts, if that makes the two equal."""
+    """Return the layout (parts and their order) of the candidate that makes both tensors equal; None if none."""
     is_matrix = len(mine.shape) == 2
     for is_turned, dim in itertools.product((False, True), (0, 1)) if is_matrix else ((False, 0),):
         laid = turned(mine) if is_turned else mine
@@ -364,7 +364,7 @@ def _reorderings(sizes: tuple[int, ...], dim: int, is_turned: bool) -> Iterator[
 
 
 def _sizes(fused: Tensor, dim: int) -> Iterator[tuple[int, ...]]:
-    """What parts it may have: three alike; a query as wide as the input and two that are alike; two alike."""
+    """Yield sizes that its parts may have: three alike; a query as wide as the input and two alike; two alike."""
     total, width = fused.shape[dim], fused.shape[1 - dim] if len(fused.shape) == 2 else 0
     if total % 3 == 0:
         yield (total // 3,) * 3

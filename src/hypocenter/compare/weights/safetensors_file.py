@@ -25,7 +25,7 @@ class Header:
 
 
 def read_header(path: Path) -> Header:
-    """The tensors of one file, which stay in it. Raises CheckpointError when its header cannot be true."""
+    """Find the tensors of one file, which stay in it. Raises CheckpointError when its header cannot be true."""
     size = path.stat().st_size
     with path.open("rb") as file:
         n_header = int.from_bytes(file.read(8), "little")

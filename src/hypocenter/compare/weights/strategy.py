@@ -28,7 +28,7 @@ _DEVICES, _MAP, _SPLIT, _FIELD, _OPT_SIZE = 1, 2, 3, 5, 7  # of a layout
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layout:
-    """How one parameter is cut."""
+    """How one parameter is cut over devices."""
 
     devices: tuple[int, ...]
     cuts: tuple[tuple[int, ...], ...]  # of each dimension of the tensor the dimensions of `devices`, from the first
@@ -37,16 +37,16 @@ class Layout:
 
     @property
     def n_devices(self) -> int:
-        """Of one pipeline stage."""
+        """The number of devices of one pipeline stage."""
         return math.prod(self.devices)
 
     @property
     def counts(self) -> tuple[int, ...]:
-        """Slices along each dimension, without those of the optimizer."""
+        """The number of slices along each dimension, without those that the optimizer makes."""
         return tuple(math.prod(self.devices[i] for i in cut) for cut in self.cuts)
 
     def place(self, device: int) -> tuple[tuple[int, ...], int]:
-        """Which slice a device holds, and which part of it the optimizer left there."""
+        """Return which slice a device holds, and which part of it the optimizer left there."""
         at: list[int] = []
         for size in reversed(self.devices):
             at.insert(0, device % size)
@@ -77,7 +77,7 @@ Strategy = dict[int, dict[str, Layout]]
 
 
 def read_strategies(files: Iterable[Path]) -> Strategy:
-    """The layouts of all stages. Raises CheckpointError when a file is none, or two do not agree."""
+    """Read the layouts of all stages. Raises CheckpointError when a file is none, or two do not agree."""
     found: Strategy = {}
     for path in files:
         try:
@@ -101,7 +101,7 @@ def read_strategies(files: Iterable[Path]) -> Strategy:
 
 
 def _layout(raw: _Raw, where: str) -> Layout:
-    """A layout that can be true."""
+    """Check a layout and return it. Raises CheckpointError when it cannot be true."""
     if max(len(raw.devices), len(raw.maps)) > _AT_MOST_DIMS:
         raise CheckpointError("no layout has so many dimensions", where=where)
     if not raw.devices or min(raw.devices) < 1 or math.prod(raw.devices) > _AT_MOST_DEVICES:

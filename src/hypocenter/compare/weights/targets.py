@@ -20,7 +20,7 @@ _Shapes = dict[str, tuple[int, ...]]
 
 
 def planned(checkpoint: Checkpoint, naming: str) -> Checkpoint:
-    """The tensors that a checkpoint of that naming has, for the network that `checkpoint` is of.
+    """Return the tensors, without values, that a checkpoint of that naming has for the same network.
 
     Raises:
         UnknownNameError: no such naming.
@@ -51,7 +51,7 @@ def _canonical(cards: list[SiteCard], spoken: Naming, checkpoint: Checkpoint) ->
 
 
 def _split(shapes: _Shapes, checkpoint: Checkpoint) -> _Shapes:
-    """Fused tensors as their parts."""
+    """Replace fused tensors by their parts."""
     found: _Shapes = {}
     for name, shape in shapes.items():
         module, _, leaf = name.rpartition(".")
@@ -83,7 +83,7 @@ def _attention_sizes(name: str, rows: int, checkpoint: Checkpoint) -> tuple[int,
 
 
 def _fused(shapes: _Shapes, naming: str) -> _Shapes:
-    """Parts as what the naming fuses them to."""
+    """Replace parts by the fused tensors that the naming has."""
     found = dict(shapes)
     for whole, parts in _FUSES.get(naming, ()):
         for name, shape in shapes.items():
@@ -99,7 +99,7 @@ def _fused(shapes: _Shapes, naming: str) -> _Shapes:
 
 
 def _name(table: Table, naming: str, canonical: str) -> str:
-    """What the naming calls it."""
+    """Return the name that the naming has for a canonical parameter."""
     if (naming, canonical) in _OWN:
         return _OWN[naming, canonical]
     module, _, leaf = canonical.rpartition(".")
@@ -114,7 +114,7 @@ def _name(table: Table, naming: str, canonical: str) -> str:
 
 
 def _paths(table: Table) -> dict[str, str]:
-    """Of each canonical module the first path that the table has for it."""
+    """Return for each canonical module the first path that the table has for it."""
     found: dict[str, str] = {}
     for path, canonical in table.sites.items():
         found.setdefault(canonical, path)

@@ -33,13 +33,13 @@ class PlainObject:
         self.items: tuple[Any, ...] = ()
 
     def get(self, name: str, default: Any = None) -> Any:
-        """One attribute."""
+        """Return one attribute, or the default."""
         return self.attributes.get(name, default)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opaque:
-    """Something that is there, is harmless as it is never looked at, and has no values for us."""
+    """An object that is kept because it is harmless; it is never looked at and has no values for us."""
 
     kind: str
 
@@ -66,21 +66,21 @@ class TensorRef:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DType:
-    """torch.float32 and the like."""
+    """A dtype of torch, such as torch.float32."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """A global that is in the table, and what stands for calling it."""
+    """A global of the pickle that is in the table, and what stands for calling it."""
 
     name: str
     make: Callable[..., Any]
 
 
 def loads(data: bytes, where: str) -> Any:
-    """The object of a pickle as plain containers, Bags, TensorRefs and Opaques.
+    """Read a pickle as plain containers, PlainObjects, TensorRefs and Opaques; nothing is executed.
 
     Raises:
         CheckpointError: it names something that is not in the table, or is damaged.
@@ -97,7 +97,7 @@ def loads(data: bytes, where: str) -> Any:
 
 
 def walk(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Leaves of nested dicts and lists, with the keys that lead to them. A container that holds itself is cut."""
+    """Yield leaves of nested dicts and lists, with the keys that lead to them. A container that holds itself is cut."""
     stack: list[tuple[tuple[str, ...], Any, frozenset[int]]] = [(path, value, frozenset())]
     n = 0
     while stack:
@@ -128,7 +128,7 @@ class _Restricted(pickle._Unpickler):
         self.where = where
 
     def find_class(self, module: str, name: str) -> Any:
-        """From the table, or an error."""
+        """Return what stands for a global, from the table; any other raises CheckpointError."""
         full = f"{module}.{name}"
         if full in _TABLE:
             return _TABLE[full]
@@ -141,7 +141,7 @@ class _Restricted(pickle._Unpickler):
         return self._refuse(full)
 
     def persistent_load(self, pid: Any) -> StorageRef:
-        """A storage: ('storage', class, key, device, number of elements)."""
+        """Return the storage that ('storage', class, key, device, number of elements) describes."""
         match pid:
             case ("storage", Known(name=name), str(key), str(), int(n)) if n >= 0:
                 return StorageRef(key=key, dtype=_STORAGES[name.rpartition(".")[2]], n=n)
@@ -149,14 +149,14 @@ class _Restricted(pickle._Unpickler):
                 raise CheckpointError("a storage is not described as torch does", where=self.where, why=repr(pid)[:200])
 
     def load_reduce(self) -> None:
-        """Make what stands for a call, or a new object."""
+        """Make what stands for the result of a call."""
         arguments = self.stack.pop()
         self.stack[-1] = self._made(self.stack[-1], arguments)
 
     load_newobj = load_reduce
 
     def load_build(self) -> None:
-        """Set attributes of a Bag; those of other things are of no use."""
+        """Set attributes of a PlainObject; the state of a dict or an Opaque is dropped, any other is refused."""
         state = self.stack.pop()
         inst = self.stack[-1]
         if isinstance(inst, PlainObject):

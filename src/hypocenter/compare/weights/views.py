@@ -31,11 +31,11 @@ class Tiled(Tensor):
 
     @property
     def is_turned(self) -> bool:
-        """Whether one of the patches is."""
+        """Whether one of the patches is turned."""
         return any(patch.tensor.is_turned for patch in self.patches)
 
     def read(self, box: Box) -> NDArray[Any]:
-        """Read of each patch what the box has of it."""
+        """Read what each patch has of the box."""
         result = np.zeros(extent(box), elements.STORED[self.dtype])
         for patch in self.patches:
             shared = [
@@ -111,17 +111,17 @@ class Share(Tensor):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Turned(Tensor):
-    """The first two dimensions exchanged."""
+    """A view with the first two dimensions exchanged."""
 
     source: Tensor = field(default_factory=lambda: Tensor(shape=(), dtype="float32"))
 
     @property
     def is_turned(self) -> bool:
-        """It is, unless its source is too."""
+        """Whether the source is not turned: the view of it then is."""
         return not self.source.is_turned
 
     def read(self, box: Box) -> NDArray[Any]:
-        """Read the mirrored box."""
+        """Read the box with its first two dimensions exchanged, and turn it."""
         return np.swapaxes(self.source.read((box[1], box[0], *box[2:])), 0, 1)
 
 
@@ -154,16 +154,16 @@ class Cast(Tensor):
 
     @property
     def is_turned(self) -> bool:
-        """As its source."""
+        """Whether the source is turned."""
         return self.source.is_turned
 
     def read(self, box: Box) -> NDArray[Any]:
-        """Read and cast."""
+        """Read the box of the source and cast it."""
         return elements.cast(self.source.read(box), self.source.dtype, self.dtype)
 
 
 def joined(parts: tuple[Tensor, ...], dim: int = 0, groups: int = 1) -> Tensor:
-    """Parts as one tensor; the first one's format where they differ."""
+    """Join the parts to one tensor, in the first one's format where they differ."""
     first = parts[0]
     size = sum(part.shape[dim] for part in parts)
     parts = tuple(cast(part, first.dtype) for part in parts)
@@ -171,7 +171,7 @@ def joined(parts: tuple[Tensor, ...], dim: int = 0, groups: int = 1) -> Tensor:
 
 
 def shares(source: Tensor, sizes: tuple[int, ...], dim: int = 0, groups: int = 1) -> list[Tensor]:
-    """The parts of a joined tensor, in order."""
+    """Return the parts of a joined tensor, in order."""
     of_group = [size // groups for size in sizes]
     return [
         Share(
@@ -183,14 +183,14 @@ def shares(source: Tensor, sizes: tuple[int, ...], dim: int = 0, groups: int = 1
 
 
 def turned(source: Tensor) -> Tensor:
-    """The transpose, of the first two dimensions."""
+    """Return a view with the first two dimensions exchanged."""
     if isinstance(source, Turned):
         return source.source
     return Turned(shape=(source.shape[1], source.shape[0], *source.shape[2:]), dtype=source.dtype, source=source)
 
 
 def resized(source: Tensor, dim: int, size: int) -> Tensor:
-    """Cut at the end of a dimension, or filled up with zeros."""
+    """Return a view that is cut at the end of a dimension, or filled up with zeros there."""
     if size <= source.shape[dim]:
         return Share(shape=_with(source.shape, dim, size), dtype=source.dtype, source=source, dim=dim)
     patch = Patch(offset=(0,) * len(source.shape), tensor=source)
@@ -198,19 +198,19 @@ def resized(source: Tensor, dim: int, size: int) -> Tensor:
 
 
 def reshaped(source: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """The same elements in another shape."""
+    """Return a view of the same elements in another shape."""
     return source if source.shape == shape else Reshaped(shape=shape, dtype=source.dtype, source=source)
 
 
 def cast(source: Tensor, dtype: str) -> Tensor:
-    """In another floating-point format; integers stay what they are."""
+    """Return a view in another floating-point format; integers stay what they are."""
     if source.dtype == dtype or not (elements.is_floating(source.dtype) and elements.is_floating(dtype)):
         return source
     return Cast(shape=source.shape, dtype=dtype, source=source)
 
 
 def one_of(source: Tensor, index: int) -> Tensor:
-    """One slice of the first dimension, which goes: a layer of tensors that are stacked."""
+    """Return one slice of the first dimension, without that dimension: one layer of stacked tensors."""
     cut = replace(resized(source, 0, 1), before=index)  # type: ignore[call-arg]
     return Reshaped(shape=source.shape[1:], dtype=source.dtype, source=cut)
 

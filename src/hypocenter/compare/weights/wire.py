@@ -18,7 +18,7 @@ _AT_MOST_NUMBERS = 1 << 12  # of a repeated field, packed
 
 
 class WireError(ValueError):
-    """Bytes that are no message; the text says where."""
+    """The bytes are no valid message; the text says where."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +33,7 @@ class Field:
 
 
 def fields(file: BinaryIO, start: int, stop: int) -> Iterator[Field]:
-    """The fields between two bytes of a file; somebody else may move the file's position in between.
+    """Yield the fields between two bytes of a file; others may move the file's position in between.
 
     Raises:
         WireError: there are no such fields.
@@ -64,7 +64,7 @@ def fields(file: BinaryIO, start: int, stop: int) -> Iterator[Field]:
 
 
 def text(file: BinaryIO, field: Field) -> str:
-    """A string. Raises WireError when it is none, or too long for a name."""
+    """Read a string field. Raises WireError when it is none, or too long for a name."""
     if field.kind != BYTES or field.size > _AT_MOST_TEXT:
         raise WireError(f"no name at byte {field.start:,}")
     file.seek(field.start)
@@ -75,7 +75,7 @@ def text(file: BinaryIO, field: Field) -> str:
 
 
 def numbers(file: BinaryIO, field: Field) -> list[int]:
-    """Signed numbers of a repeated field, whether they are packed or not."""
+    """Read the signed numbers of a repeated field, whether they are packed or not."""
     if field.kind == VARINT:
         return [_signed(field.value)]
     if field.kind != BYTES or field.size > _AT_MOST_NUMBERS:
@@ -91,14 +91,14 @@ def numbers(file: BinaryIO, field: Field) -> list[int]:
 
 
 def number(field: Field) -> int:
-    """A signed number."""
+    """Return the signed number of a varint field. Raises WireError for another kind."""
     if field.kind != VARINT:
         raise WireError(f"no number at byte {field.start:,}")
     return _signed(field.value)
 
 
 def varint(value: int) -> bytes:
-    """A number that is not negative, as it is written."""
+    """Return the bytes of a non-negative number as a varint."""
     found = bytearray()
     while value > 0x7F:
         found.append(value & 0x7F | 0x80)
@@ -107,7 +107,7 @@ def varint(value: int) -> bytes:
 
 
 def head(number: int, size: int) -> bytes:
-    """What stands before the content of a string, bytes or message."""
+    """Return the bytes that stand before the content of a string, bytes or message."""
     return varint(number << 3 | BYTES) + varint(size)
 
 

@@ -19,7 +19,7 @@ INDEX = "model.safetensors.index.json"
 
 
 def write_weights(tensors: dict[str, Tensor], out: Path, *, max_shard_bytes: int) -> list[Path]:
-    """Write them in order, as the ending of `out` says; a folder gets shards of at most so many bytes, and their index.
+    """Write the tensors in order, as the ending of `out` says; a folder gets shards of limited size, and their index.
 
     Raises:
         ExistsError: `out` is there already.
@@ -74,7 +74,7 @@ def _shards(tensors: dict[str, Tensor], limit: int) -> list[dict[str, Tensor]]:
 
 
 def write_file(tensors: dict[str, Tensor], path: Path, metadata: dict[str, str]) -> None:
-    """Write one file, that appears whole. Raises OSError, CheckpointError; HypocenterError for a format it lacks."""
+    """Write one file, which appears when complete. Raises OSError, CheckpointError; HypocenterError: unknown format."""
     header: dict[str, Any] = {"__metadata__": {"format": "pt", **metadata}}
     at = 0
     for name, tensor in tensors.items():

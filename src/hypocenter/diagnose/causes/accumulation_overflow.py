@@ -133,7 +133,7 @@ def _contracts_positive_terms(origin: OpFacts) -> bool:
 
 
 def _critical_length(origin: OpFacts, limit: float, actual: float | None = None) -> tuple[str, ...]:
-    """From which length on it overflows, and by which bound (hypocenter.summary.reductions)."""
+    """Say from which length on it overflows, and by which bound (hypocenter.summary.reductions)."""
     operands, name = floating(origin), base(origin.op)
     output = origin.outputs[0] if origin.outputs else None
     if not operands or output is None or operands[0].summary.n_nonfinite:
@@ -161,7 +161,7 @@ def _critical_length(origin: OpFacts, limit: float, actual: float | None = None)
 
 
 def _critical_dimension(operands: tuple[TensorFacts, ...], limit: float, actual: float | None) -> tuple[str, ...]:
-    """A matrix product grows in proportion to the dimension that it adds over, where its terms have one sign."""
+    """Say from which inner dimension on a matrix product overflows, if it grows in proportion to it."""
     inner = operands[0].shape[-1] if operands[0].shape else 0
     if not actual or not math.isfinite(actual) or inner < 2:
         return ()

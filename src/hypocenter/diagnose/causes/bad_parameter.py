@@ -45,7 +45,7 @@ def decide(evidence: Evidence) -> Verdict | None:
 
 
 def _last_writer(evidence: Evidence) -> tuple[tuple[str, ...], str]:
-    """What is known of who wrote the parameter last, and how to say when it was not finite."""
+    """Return what is known of who wrote the parameter last, and how to say when it was not finite."""
     facts = evidence.facts
     step = facts.get("last_update_step")
     if evidence.leaf is None or facts.get("bad_parameter") != evidence.leaf.name or not isinstance(step, (int, float)):

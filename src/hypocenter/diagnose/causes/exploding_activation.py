@@ -50,7 +50,7 @@ def decide(evidence: Evidence) -> Verdict | None:
 
 
 def _grown(evidence: Evidence) -> Overflow | None:
-    """An overflow of a wide format where |max| or the loss had grown before."""
+    """Return an overflow of a wide format where |max| or the loss had grown before; else None."""
     found, trend = overflow(evidence), growth(evidence.history)
     if found is None or found.limit < WIDE_LIMIT:
         return None

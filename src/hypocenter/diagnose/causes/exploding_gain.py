@@ -80,7 +80,7 @@ def _terms(evidence: Evidence) -> tuple[str, ...]:
 
 
 def _nth(evidence: Evidence) -> tuple[str, ...]:
-    """Of a line in a loop, such as a recurrence: in which turn."""
+    """Say in which turn of a loop it began, for a line that runs several times; () for others."""
     nth, n = fact(evidence, "nth"), fact(evidence, "n_times")
     if nth is None or n is None:
         return ()

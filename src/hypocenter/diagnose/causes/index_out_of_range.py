@@ -58,7 +58,7 @@ def decide(evidence: Evidence) -> Verdict | None:
 
 
 def _shown(evidence: Evidence) -> Verdict | None:
-    """What trials in the dying process showed."""
+    """Return the verdict that trials in the dying process showed; None when they showed none."""
     facts, origin = evidence.facts, evidence.origin
     value, size = facts.get("index"), facts.get("size")
     if origin is None or not isinstance(value, float):

@@ -55,7 +55,7 @@ def decide(evidence: Evidence) -> Verdict | None:
 
 
 def _gradient(evidence: Evidence, origin: OpFacts, confidence: Confidence) -> Verdict | None:
-    """1 / x at 0: the logarithm itself was hidden in forward, by relu for example."""
+    """Return the verdict for 1 / x at 0 in backward: forward had hidden the logarithm, by relu for example."""
     if differentiated_op(origin) not in LOG or executed_op(origin) not in DIVISION:
         return None
     if not fact(evidence, "n_zero_denominators"):
@@ -78,7 +78,7 @@ def _gradient(evidence: Evidence, origin: OpFacts, confidence: Confidence) -> Ve
 
 
 def _pole(evidence: Evidence, origin: OpFacts) -> tuple[str, str] | None:
-    """What the logarithm was taken of, and the line that shows it; None: nowhere at its pole, or beyond it."""
+    """Return what the logarithm was taken of, and the line that shows it; None: not at its pole, or beyond it."""
     name, operands = base(origin.op), floating(origin)
     operand = operands[-1] if name in ("xlogy", "special_xlogy") and operands else (operands[0] if operands else None)
     low, high = (operand.summary.min, operand.summary.max) if operand is not None else (None, None)

@@ -58,14 +58,14 @@ def decide(evidence: Evidence) -> Verdict | None:
 
 
 def _function(origin: OpFacts) -> str:
-    """ "the square root"; in backward with what it was needed for."""
+    """Name the function: "the square root"; in backward with what it was needed for."""
     if origin.phase != "backward":
         return subject(origin)
     return f"{subject(origin)} needs {called(executed_op(origin), origin.module)}"
 
 
 def _operand(origin: OpFacts, domain: Domain) -> TensorFacts | None:
-    """The operand that has to be in the domain; None: it is a number, or was not captured."""
+    """Return the operand that has to be in the domain; None: it is a number, or was not captured."""
     tensors = origin.inputs
     if base(origin.op) == "pow" and "self" in origin.scalars:
         return None
@@ -73,7 +73,7 @@ def _operand(origin: OpFacts, domain: Domain) -> TensorFacts | None:
 
 
 def _measured(evidence: Evidence, operand: TensorFacts | None, domain: Domain) -> tuple[str, float | None] | None:
-    """What the replay counted in the captured operands."""
+    """Return what the replay counted in the captured operands: a line, and the worst number."""
     n, worst = fact(evidence, "n_outside"), fact(evidence, "worst_outside")
     if not n or worst is None:
         return None
@@ -85,13 +85,13 @@ def _measured(evidence: Evidence, operand: TensorFacts | None, domain: Domain) -
 
 
 def _exact(worst: float, domain: Domain) -> str:
-    """With as many digits as it takes to see that it lies outside."""
+    """Write a number with as many digits as it takes to see that it lies outside."""
     text = short(worst)
     return repr(worst) if domain.has(float(text), float(text)) and not domain.has(worst, worst) else text
 
 
 def _seen(operand: TensorFacts | None, domain: Domain) -> tuple[str, float | None]:
-    """What the extremes of an operand tell that was not captured."""
+    """Return what the extremes of an operand tell that was not captured: a line ("": nothing), the worst number."""
     low, high = (operand.summary.min, operand.summary.max) if operand is not None else (None, None)
     if operand is None or domain.has(low, high):
         return "", None
@@ -108,7 +108,7 @@ def _named(operand: TensorFacts | None) -> str:
 
 
 def _holder(operand: TensorFacts | None) -> str:
-    """The parameter, buffer or batch tensor that the operand is: "parameter gain"."""
+    """Name the parameter, buffer or batch tensor that the operand is: "parameter gain"; "" for another."""
     kind, _, name = (operand.origin if operand is not None else "").partition(" ")
     if kind not in ("param", "buffer", "batch") or not name:
         return ""
@@ -116,6 +116,6 @@ def _holder(operand: TensorFacts | None) -> str:
 
 
 def _supported(evidence: Evidence, confidence: Confidence) -> Confidence:
-    """Proven only if the result is bad at exactly the elements that lie outside, in float64 too."""
+    """Return the confidence; proven only if exactly the elements outside are bad, in float64 too."""
     n, is_all = fact(evidence, "n_outside"), fact(evidence, "is_all_outside")
     return confidence if n and is_all and evidence.float64.n_nonfinite >= n else "likely"

@@ -70,7 +70,7 @@ def take(recorded: Recorded) -> Iterator[Value]:
 
 
 def _due(series: Series, heads: Sequence[int]) -> tuple[int, Forecast] | None:
-    """The head that gets there first, if any rises steadily."""
+    """Return the head that reaches the limit first, and when, if any rises steadily; else None."""
     found: list[tuple[int, Forecast]] = []
     for head in heads:
         points = [(step, math.log2(value)) for step, value in series.points(head) if 0.0 < value < math.inf]

@@ -50,7 +50,7 @@ def take(recorded: Recorded) -> Iterator[Value]:
 
 
 def median_magnitude(summary: Summary) -> float:
-    """The median of nonzero magnitudes, to half an octave; 0 where there is none."""
+    """Return the median of nonzero magnitudes, to half an octave; 0 where there is none."""
     half, so_far = sum(summary.hist) / 2, 0
     for i, n in enumerate(summary.hist):
         so_far += n

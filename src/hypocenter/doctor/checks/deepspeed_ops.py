@@ -64,7 +64,7 @@ def deepspeed_ops(machine: Machine) -> Verdict:
 
 
 def build_command(machine: Machine) -> tuple[str, ...]:
-    """The lines that build DeepSpeed with its usual operators for the GPUs of this machine."""
+    """Return the lines that build DeepSpeed with its usual operators for the GPUs of this machine."""
     listed = ";".join(of_devices(machine.torch.get("devices") or []))
     wanted = ["DS_BUILD_CPU_ADAM=1", "DS_BUILD_FUSED_ADAM=1"]
     wanted += ["DS_BUILD_UTILS=1"] if "utils" in building.ops(machine) or not building.ops(machine) else []

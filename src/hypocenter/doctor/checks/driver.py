@@ -63,7 +63,7 @@ f"# or: pip install --force-reinstall torch --index-url https://download.pytorch
 
 
 def least_for(release: str) -> str:
-    """The oldest driver that runs a CUDA release; empty when nobody wrote it down."""
+    """Return the oldest driver that runs a CUDA release; empty when no table has it."""
     for row in version_table("cuda")["compatible"]:
         if row["major"] == major(release):
             return str(row["driver"])

@@ -78,7 +78,7 @@ def host_compiler(machine: Machine) -> Verdict:
 
 
 def _toolkit(machine: Machine) -> tuple[str, str]:
-    """Folder and release of the toolkit that builds take, or of the one that they have to take instead."""
+    """Return folder and release of the toolkit that builds take, or of the one that they have to take instead."""
     folder, _ = cuda.home(machine)
     release = (cuda.nvcc_release(machine, f"{folder}/bin/nvcc") or cuda.told(machine, folder)) if folder else ""
     right = cuda.matching(machine)
@@ -88,7 +88,7 @@ def _toolkit(machine: Machine) -> tuple[str, str]:
 
 
 def chosen(machine: Machine, folder: str) -> Compiler | None:
-    """The compiler that nvcc takes, with the version it says."""
+    """Return the compiler that nvcc takes, with the version it says; None when there is none."""
     beside = f"{folder}/bin/gcc"
     tries = [(_first_word(machine, name), name) for name in ("CC", "NVCC_CCBIN")]
     tries += [(beside if machine.is_file(beside) else "", "the toolkit's bin")]
@@ -100,7 +100,7 @@ def chosen(machine: Machine, folder: str) -> Compiler | None:
 
 
 def _for_torch(machine: Machine, found: Compiler) -> Compiler | None:
-    """The C++ compiler whose version torch's builds look at: CXX, else c++ or g++ on PATH."""
+    """Return the C++ compiler whose version torch's builds look at (CXX, else c++ or g++); None if it is `found`."""
     tries = [_first_word(machine, "CXX"), *(next(iter(machine.programs(name)), "") for name in ("c++", "g++"))]
     path = next((path for path in tries if path), "")
     version = _version(machine, path) if path and path != found.path else None
@@ -112,13 +112,13 @@ def _first_word(machine: Machine, name: str) -> str:
 
 
 def _plus_plus(path: str) -> str:
-    """The C++ compiler beside a C compiler: g++-7 of gcc-7."""
+    """Return the C++ compiler beside a C compiler: g++-7 beside gcc-7."""
     folder, _, name = path.rpartition("/")
     return f"{folder}/{name.replace('gcc', 'g++').replace('clang', 'clang++')}" if "++" not in name else path
 
 
 def newest(machine: Machine, folder: str, release: str, kind: str) -> tuple[int | None, str]:
-    """The newest major version that a toolkit takes, and who says so."""
+    """Return the newest major version that a toolkit takes (None: not known), and who says so."""
     header = f"{folder}/include/crt/host_config.h"
     pattern = r"#\s*if\s+__GNUC__\s*>\s*(\d+)" if kind == "gcc" else r"#\s*if\s+\(?__clang_major__\s*>=\s*(\d+)"
     if match := re.search(pattern, machine.text(header)):
@@ -128,7 +128,7 @@ def newest(machine: Machine, folder: str, release: str, kind: str) -> tuple[int 
 
 
 def fixes(machine: Machine, folder: str, limit: int) -> tuple[str, ...]:
-    """A link to an older compiler, one that is installed if there is one, and the same for one shell only."""
+    """Return lines that link an older compiler, an installed one if there is one, and a line for one shell only."""
     installed = sorted({int(name[4:]) for at in machine.search("PATH") for name in machine.names(at, r"gcc-\d+")})
     older = max((number for number in installed if number <= limit), default=None)
     number = older if older is not None else limit

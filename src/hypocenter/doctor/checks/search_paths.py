@@ -53,7 +53,7 @@ def search_paths(machine: Machine) -> Verdict:
 
 
 def _without(machine: Machine, name: str, entry: str) -> list[str]:
-    """The line that takes the entry out, or puts in what was meant."""
+    """Return the line that takes the entry out, or puts in what was meant."""
     kept: list[str] = []
     for one in machine.search(name):
         instead = one if one != entry else _meant(machine, one)

@@ -49,7 +49,7 @@ def side_by_side(machine: Machine) -> Verdict:
 
 
 def choices(machine: Machine) -> dict[str, str]:
-    """The release that each variable leads to, for those that lead to one."""
+    """Return the release that each variable leads to, for those that lead to one."""
     found: dict[str, str] = {}
     first = next(cuda.nvccs(machine), None)
     if first is not None and (first.release or cuda.told(machine, first.path.rsplit("/bin/", 1)[0])):

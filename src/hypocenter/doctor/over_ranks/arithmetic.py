@@ -16,7 +16,7 @@ order = 9  # in which judges are asked
 
 
 def judge(reports: Reports) -> list[Check]:
-    """Each device by itself, then devices with each other."""
+    """Judge each device by itself, then compare devices with each other."""
     burns = {
         rank: report["arithmetic"] for rank, report in reports.at_work.items() if report["arithmetic"].get("tests")
     }
@@ -30,7 +30,7 @@ def judge(reports: Reports) -> list[Check]:
 
 
 def problems_of(burn: Mapping[str, Any], rank: int | None, host: str, who: str) -> list[Check]:
-    """What is wrong with one device: values outside their bounds, and repeats that differ."""
+    """Return what is wrong with one device: values outside their bounds, and repeats that differ."""
     return [*_beyond_bounds(burn, rank, host, who), *_unsteady(burn, rank, host, who)]
 
 
@@ -116,7 +116,7 @@ def _unsteady(burn: Mapping[str, Any], rank: int | None, host: str, who: str) ->
 
 
 def passed(burns: Mapping[int, Any], host: str = "") -> Check:
-    """The check for devices that are well."""
+    """Return the check for devices that are well."""
     burn = next(iter(burns.values()))
     worst = max((t["worst"] for b in burns.values() for t in b["tests"] if t["worst"] is not None), default=0.0)
     n_repeats = sum(t["n_repeats"] for b in burns.values() for t in b["tests"])

@@ -14,7 +14,7 @@ order = 10  # in which judges are asked
 
 
 def judge(reports: Reports) -> list[Check]:
-    """Checks of each host once, and the settings compared."""
+    """Return the checks of each host once, and the settings compared between ranks."""
     return [*_own(reports), *_settings(reports)]
 
 

@@ -28,7 +28,7 @@ order = 6  # in which judges are asked
 
 
 def judge(reports: Reports) -> list[Check]:
-    """One check for each collective that was done."""
+    """Return one check for each collective that was done."""
     return [check for op in TITLES if (check := _judge(reports, op)) is not None]
 
 
@@ -124,7 +124,7 @@ def _example(case: Mapping[str, Any], rank: int) -> str:
 
 
 def _culprits(reports: Reports, op: str, wrong: Mapping[int, Any], entries: Mapping[int, Any]) -> tuple[list[int], str]:
-    """(ranks to blame, how that is known); no rank when it cannot be known."""
+    """Return (ranks to blame, how that is known); no rank when it cannot be known."""
     changed = [r for r, entry in wrong.items() if any(not case["input_ok"] for case in entry["wrong"])]
     if changed and len(changed) < len(entries):
         return changed, "the numbers that it put in were changed in its own memory"
@@ -146,7 +146,7 @@ def _culprits(reports: Reports, op: str, wrong: Mapping[int, Any], entries: Mapp
 
 
 def _senders(order: Sequence[int], wrong: Mapping[int, Any]) -> list[int]:
-    """Ranks whose part is wrong at every other rank. `order`: in which the parts are."""
+    """Return ranks whose part is wrong at every other rank. `order`: of the ranks, as the parts are."""
     seen = {
         rank: {order[part] for case in entry["wrong"] for part in case.get("parts", ()) if part < len(order)}
         for rank, entry in wrong.items()
@@ -155,7 +155,7 @@ def _senders(order: Sequence[int], wrong: Mapping[int, Any]) -> list[int]:
 
 
 def _in_groups(reports: Reports, op: str) -> list[int]:
-    """Ranks wrong in all of their groups, while everybody else is right in at least one."""
+    """Return ranks that are wrong in all their groups, while everybody else is right in at least one."""
     groups = {
         tuple(each["ranks"]): each["wrong"] or any(_same(other, each) for other in report["small_groups"])
         for report in reports.at_work.values()

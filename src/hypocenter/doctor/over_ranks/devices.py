@@ -15,7 +15,7 @@ order = 3  # in which judges are asked
 
 
 def judge(reports: Reports) -> list[Check]:
-    """Devices, then versions."""
+    """Judge the devices, then the versions."""
     return [*_devices(reports), *_versions(reports)]
 
 

@@ -19,7 +19,7 @@ _WORST_FIRST = ("problem", "warning", "cannot-tell", "ok", "not-applicable")
 
 
 def judged(message: Mapping[str, Any], expected_hosts: Mapping[int, str]) -> Examined:
-    """What the reports of all ranks say; problems first."""
+    """Return what the reports of all ranks say, problems first."""
     from hypocenter.doctor.communication import Examined
 
     reports = of_message(message, expected_hosts)
@@ -61,7 +61,7 @@ def _safely(judge: Callable[[Reports], list[Check]], reports: Reports) -> list[C
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tools:
-    """Commands of one make of devices."""
+    """The commands for one make of devices."""
 
     library: str
     look: str  # at the devices of a host

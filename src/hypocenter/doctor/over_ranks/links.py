@@ -15,7 +15,7 @@ order = 4  # in which judges are asked
 
 
 def judge(reports: Reports) -> list[Check]:
-    """The links, and the names of the hosts."""
+    """Judge the names of the hosts, and the links between ranks."""
     return [*_names(reports), *_sockets(reports)]
 
 
@@ -85,7 +85,7 @@ def _which(reports: Reports, n: int) -> str:
 
 
 def _blamed(reports: Reports, bad: Mapping[tuple[int, int], Any]) -> str:
-    """The fewest words for what failed: hosts that nobody reaches, else links."""
+    """Say in the fewest words what failed: hosts that nobody reaches, else links."""
     others = {rank: set(report["links"]) for rank, report in reports.at_work.items()}
     for target in {b for _, b in bad}:
         callers = [r for r in others if str(target) in others[r]]

@@ -10,7 +10,7 @@ order = 8  # in which judges are asked
 
 
 def judge(reports: Reports) -> list[Check]:
-    """Its transports, versions and warnings; nothing where it was not used."""
+    """Judge NCCL's transports, versions and warnings; return [] where it was not used."""
     lines = {rank: report.get("log", ()) for rank, report in reports.at_work.items()}
     if not any(lines.values()):
         return []

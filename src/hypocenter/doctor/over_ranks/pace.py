@@ -24,14 +24,14 @@ order = 7  # in which judges are asked
 
 
 def judge(reports: Reports) -> list[Check]:
-    """Bandwidth, and slow ranks."""
+    """Judge bandwidth, and find slow ranks."""
     timed = {rank: report["pace"] for rank, report in reports.at_work.items() if report["pace"]}
     slow = _slow_ranks(reports, timed)
     return [*_bandwidth(reports, timed), *slow]
 
 
 def clearly_slower(mine: Sequence[float], others: Sequence[Sequence[float]], least_excess: float) -> bool:
-    """Whether the quickest of `mine` lies beyond what the others take, by a ratio, their spread and an amount."""
+    """Return whether the quickest of `mine` is slower than the others by a ratio, their spread and an amount."""
     pooled = [value for each in others for value in each]
     if len(mine) < LEAST_REPEATS or len(pooled) < LEAST_REPEATS:
         return False

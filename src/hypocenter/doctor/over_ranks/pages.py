@@ -44,7 +44,7 @@ JUDGES: Mapping[str, Callable[..., object]] = {
 
 
 def manuals() -> dict[str, Manual]:
-    """A page for each code that a check of the communication or the arithmetic can have."""
+    """Return a page for each code that a check of the communication or the arithmetic can have."""
     judged = {code: parse(judge.__doc__) for code, judge in JUDGES.items()}
     return {**judged, **{f"comm.nccl-{entry.name}": _page(entry) for entry in nccl_log.known()}}
 

@@ -88,7 +88,7 @@ def _wrong(reports: Reports, wrong: Mapping[tuple[int, int], Any], done: Mapping
 
 
 def _common(bad: Mapping[tuple[int, int], Any], done: Mapping[tuple[int, int], Any]) -> tuple[int | None, str]:
-    """The one rank that all bad links start from, or end at; None when that is not one, or not all of its links."""
+    """Return the rank that all bad links start from, or end at, if all its links are bad; else None."""
     for end, what in ((0, "sends"), (1, "receives")):
         ranks = {link[end] for link in bad}
         if len(ranks) == 1:

@@ -76,7 +76,7 @@ def _death(reports: Reports) -> str:
 
 
 def _mates(reports: Reports) -> str:
-    """Hosts of which some ranks came and others did not, as far as local ranks tell."""
+    """Say which hosts missing ranks belong to, as far as local ranks tell; empty when not known."""
     if len({reports.host(rank) for rank in reports.facts}) < 2 or reports.expected_hosts:
         return ""
     of = {rank: int(known.get("local_rank", 0)) for rank, known in reports.facts.items()}

@@ -11,7 +11,7 @@ Report = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reports:
-    """What came in, by rank."""
+    """What the ranks reported, by rank."""
 
     n_ranks: int
     of: Mapping[int, Report]  # reports, of the ranks that sent one, in their order: so are parts of results
@@ -25,25 +25,25 @@ class Reports:
 
     @property
     def missing(self) -> tuple[int, ...]:
-        """Ranks that were not there when the roll was called."""
+        """The ranks that were not there when the roll was called."""
         return tuple(rank for rank in range(self.n_ranks) if rank not in self.facts)
 
     @property
     def at_work(self) -> dict[int, Report]:
-        """Reports of the ranks whose process lived to the end."""
+        """The reports of the ranks whose process lived to the end."""
         return {rank: report for rank, report in self.of.items() if "died" not in report}
 
     def host(self, rank: int) -> str:
-        """Of a rank; empty when unknown."""
+        """Return the host of a rank; empty when unknown."""
         return str(self.facts.get(rank, {}).get("host", "")) or self.expected_hosts.get(rank, "")
 
     def named(self, ranks: Iterable[int]) -> str:
-        """Ranks with their hosts: "rank 2 (gpu07)", "ranks 0, 1 (gpu07) and 4 (gpu08)"."""
+        """Name ranks with their hosts: "rank 2 (gpu07)", "ranks 0, 1 (gpu07) and 4 (gpu08)"."""
         return named(ranks, {rank: self.host(rank) for rank in self.facts} | dict(self.expected_hosts))
 
 
 def of_message(message: Mapping[str, Any], expected_hosts: Mapping[int, str]) -> Reports:
-    """The message of the rank that leads."""
+    """Read the reports from the message of the rank that leads."""
     roster = message["roster"]
     return Reports(
         n_ranks=message["n_ranks"],
@@ -59,7 +59,7 @@ def of_message(message: Mapping[str, Any], expected_hosts: Mapping[int, str]) ->
 
 
 def named(ranks: Iterable[int], hosts: Mapping[int, str]) -> str:
-    """Ranks in words, in runs, with hosts where they are known and there are several."""
+    """Name ranks in runs, with hosts where they are known and there are several."""
     listed = sorted(ranks)
     word = "rank" if len(listed) == 1 else "ranks"
     by_host: dict[str, list[int]] = {}
@@ -72,7 +72,7 @@ def named(ranks: Iterable[int], hosts: Mapping[int, str]) -> str:
 
 
 def last_words(tail: Sequence[str]) -> str:
-    """Of what a process printed before it ended: the innermost line of a crash, else the last line."""
+    """Return the innermost line of a crash in what a process printed before it ended, else the last line."""
     tail = [line for line in tail if not line.startswith("frame #")]  # of C++, without names
     crashed = next((n for n, line in enumerate(tail) if line.startswith("Current thread")), None)
     if crashed is not None and crashed + 1 < len(tail):
@@ -81,7 +81,7 @@ def last_words(tail: Sequence[str]) -> str:
 
 
 def runs(ranks: Sequence[int]) -> str:
-    """0-3, 7."""
+    """Write numbers in runs: "0-3, 7"."""
     found: list[list[int]] = []
     for rank in ranks:
         if found and rank == found[-1][-1] + 1:
@@ -93,5 +93,5 @@ def runs(ranks: Sequence[int]) -> str:
 
 
 def joined(parts: Sequence[str]) -> str:
-    """a, b and c."""
+    """Join words: "a, b and c"."""
     return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}" if parts else ""

@@ -21,7 +21,7 @@ order = 2  # in which judges are asked
 
 
 def judge(reports: Reports) -> list[Check]:
-    """Problems by rank, or one check that all went through."""
+    """Return the problems by rank, or one check that all went through."""
     found = [_died(reports, rank, report) for rank, report in reports.of.items() if "died" in report]
     found += [_silent(reports, rank, at) for rank, at in reports.silent.items()]
     found += [_stuck(reports, rank, report) for rank, report in reports.at_work.items() if not _depends(report["at"])]
@@ -169,7 +169,7 @@ def _own_trouble(reports: Reports, rank: int, report: Report) -> Check:
 
 
 def _own_errors(report: Report) -> list[Mapping[str, str]]:
-    """Errors that are neither a time-out nor the end of a connection: of the rank itself."""
+    """Return the rank's own errors: neither a time-out nor the end of a connection."""
     return [each for each in report["troubles"] if each["kind"] == "error"]
 
 

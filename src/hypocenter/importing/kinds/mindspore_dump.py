@@ -15,7 +15,7 @@ _MARKS = (".dump_metadata/data_dump.json", ".dump_metadata/config.json")
 
 
 def accepts(head: Head) -> float:
-    """A folder with names of dumped tensors in it."""
+    """Return how sure it is a folder with dumped tensors, by the names in it (0 to 1)."""
     if not head.is_directory:
         return 0.0
     if any(name.endswith(_MARKS) for name in head.names):

@@ -28,7 +28,7 @@ _SCALING = ("__mul__", "mul", "mul_", "__truediv__", "div", "div_", "__rmul__", 
 
 
 def accepts(head: Head) -> float:
-    """A dump.json of its kind, or a folder with such files."""
+    """Return how sure it is msprobe's dump.json, or a folder with such files (0 to 1)."""
     if head.is_directory:
         return 0.9 if any(name.rpartition("/")[2] in FILES for name in head.names) else 0.0
     start = head.start[:4096].lstrip()
@@ -70,7 +70,7 @@ class _Reader:
     step: Step = field(init=False)
 
     def read(self) -> None:
-        """All of it into the recording."""
+        """Read all of the file into the recording."""
         into, part = self.into, self.part
         folder = part.path.parent
         parents = dict(_parents(folder / "construct.json", into))
@@ -178,7 +178,7 @@ class _Reader:
             self._add(text, call, port, call.order_out, leaf, source)
 
     def _loss(self, name: Name) -> None:
-        """What backward begins at is the loss; a product or quotient may be the loss times a scale: it is not taken."""
+        """Take what backward begins at as the loss; not a product or quotient, which may be the loss times a scale."""
         reading = self.losses.get((name.path, name.call))
         if reading is None or name.path.rpartition(".")[2] in _SCALING:
             return
@@ -304,13 +304,13 @@ _DTYPES = {"float": "float32", "double": "float64", "half": "float16", "long": "
 
 
 def _dtype(value: Any) -> str:
-    """`torch.float32`, `Float32`, `mindspore.float32`: float32."""
+    """Return our name of a dtype: float32 for `torch.float32`, `Float32`, `mindspore.float32`."""
     name = value.rpartition(".")[2].strip("'>").lower()[:40] if isinstance(value, str) else ""
     return _DTYPES.get(name, name)
 
 
 def _leaves(value: Any, port: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Tensors of a nested argument with their ports."""
+    """Yield the tensors of a nested argument with their ports."""
     stack: list[tuple[str, Any, int]] = [(port, value, 0)]
     n = 0
     while stack and n < _MOST_LEAVES:
@@ -328,7 +328,7 @@ def _leaves(value: Any, port: str) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _parents(path: Path, into: Recording) -> Iterator[tuple[str, str | None]]:
-    """Entry name -> the name of what called it."""
+    """Yield the name of each entry and the name of what called it."""
     for name, value in _beside(path, into):
         if name != OPTIMIZER:
             parent = next((v for v in value if isinstance(v, str)), None) if isinstance(value, list) else value
@@ -336,7 +336,7 @@ def _parents(path: Path, into: Recording) -> Iterator[tuple[str, str | None]]:
 
 
 def _lines(path: Path, into: Recording) -> Iterator[tuple[str, Source]]:
-    """Entry name -> the innermost line of the user's code; all versions of the file."""
+    """Yield the name of each entry and the innermost line of the user's code, of all versions of the file."""
     for key, value in _beside(path, into):
         names, frames = [key], value
         if isinstance(value, list) and len(value) == 2 and all(isinstance(part, list) for part in value):

@@ -32,7 +32,7 @@ _MOST_STEPS = 10_000_000
 
 
 def accepts(head: Head) -> float:
-    """A CSV with its columns, or a folder with files of its names."""
+    """Return how sure it is a CSV with the monitor's columns, or a folder with files so named (0 to 1)."""
     if head.is_directory:
         return 0.8 if any(_kind(name.rpartition("/")[2]) for name in head.names) else 0.0
     first = head.start[:1000].partition(b"\n")[0]
@@ -64,7 +64,7 @@ class _Reader:
     n_bad: int = 0
 
     def read(self, files: list[tuple[str, Path]]) -> None:
-        """All of them into the recording; step records at the end."""
+        """Read all files into the recording, with step records at the end."""
         for kind, path in files:
             for row in _rows(path, self.into):
                 reading = self._reading(kind, row)
@@ -119,7 +119,7 @@ class _Reader:
 
 
 def _of_module(name: str, *, is_gradient: bool) -> tuple[str, str]:
-    """`tok.output` is `tok`, `out[0]`; `.input_1` is the second input of the model itself."""
+    """Return site and port of a name: `tok.output` is `tok`, `out[0]`; `.input_1` is the model's second input."""
     found = _PORT.fullmatch(name)
     if found is None:
         return name, "grad_out[0]" if is_gradient else "out[0]"
@@ -133,7 +133,7 @@ def _kind(name: str) -> str:
 
 
 def _files(path: Path) -> dict[int, list[tuple[str, Path]]]:
-    """Files by rank, by kind and first step."""
+    """Return the files by rank, sorted by kind and first step."""
     found: dict[int, list[tuple[int, int, str, Path]]] = {}
     listed = [path] if path.is_file() else [Path(f) / n for f, _, names in os.walk(path) for n in names]
     for file in listed:

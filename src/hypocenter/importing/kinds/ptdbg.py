@@ -28,7 +28,7 @@ _PORTS = {("forward", "input"): "in", ("forward", "output"): "out", ("backward",
 
 
 def accepts(head: Head) -> float:
-    """Lines of JSON lists that begin as its names do, in a .pkl or in a folder of such files."""
+    """Return how sure it is lines of JSON lists as ptdbg writes them, or a folder with such a .pkl (0 to 1)."""
     if not head.is_directory:
         return 0.9 if _is_ours(head.start) else 0.0
     for name in [n for n in head.names if n.endswith(".pkl")][:20]:
@@ -62,7 +62,7 @@ def read(path: Path, into: Recording) -> None:
 
 @dataclass(slots=True, kw_only=True)
 class _Row:
-    """One line, taken apart."""
+    """One line of the file, taken apart."""
 
     api: str
     call: int
@@ -89,7 +89,7 @@ class _Reader:
     n_bad: int = 0
 
     def read(self) -> None:
-        """All of it into the recording."""
+        """Read all of the file into the recording."""
         self.into.begin(self.part.rank, self.part.step)
         for row in self._rows():
             here = row.api, row.call, row.direction

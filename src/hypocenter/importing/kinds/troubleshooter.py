@@ -49,7 +49,7 @@ class _File:
 
 
 def accepts(head: Head) -> float:
-    """A folder of npy files, most of which are named as it names them."""
+    """Return how sure it is a folder of npy files, most of them named as TroubleShooter names them (0 to 1)."""
     names = [name.rpartition("/")[2] for name in head.names if name.endswith(".npy")]
     n_ours = sum(parse(name) is not None for name in names)
     return 0.5 if head.is_directory and n_ours and 2 * n_ours > len(names) else 0.0
@@ -148,7 +148,7 @@ class Saved:
 
 
 def parse(name: str) -> Saved | None:
-    """A name taken apart; None for what is none of TroubleShooter's."""
+    """Take a file's name apart; None for what is none of TroubleShooter's."""
     if len(name) > _NAME_AT_MOST:
         return None
     api = _API.fullmatch(name)

@@ -15,7 +15,7 @@ about = "run WORDS, with the alert as JSON on stdin and its line in HYPOCENTER_A
 
 
 def check(target: str) -> str:
-    """What is wrong with what follows the prefix; empty if nothing is."""
+    """Return what is wrong with what follows the prefix; empty if nothing is."""
     try:
         return "" if shlex.split(target) else "it names no command"
     except ValueError as error:
@@ -23,7 +23,7 @@ def check(target: str) -> str:
 
 
 def send(target: str, alert: Alert, timeout_s: float) -> None:
-    """Run it, in a group of its own that is killed when it takes too long. No shell reads what a run says.
+    """Run the command in a group that is killed when it takes too long; no shell reads what a run says.
 
     Raises:
         OSError, subprocess.SubprocessError: it cannot be started, failed, or took too long.

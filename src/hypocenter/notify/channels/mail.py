@@ -16,7 +16,7 @@ _ADDRESS = re.compile(r"[^\s@,;<>\"]+@?[^\s@,;<>\"]*")
 
 
 def check(target: str) -> str:
-    """What is wrong with an address; empty if nothing is."""
+    """Return what is wrong with an address; empty if nothing is."""
     try:
         address = _parts(target)[2]
     except ValueError as error:
@@ -25,7 +25,7 @@ def check(target: str) -> str:
 
 
 def send(target: str, alert: Alert, timeout_s: float) -> None:
-    """Raises OSError (smtplib's errors are some): the server cannot be reached, or does not take the mail."""
+    """Send the alert as a mail. Raises OSError (also as smtplib's errors): no server, or it does not take the mail."""
     host, port, address = _parts(target)
     mail = EmailMessage()
     mail["Subject"] = " ".join(f"hypocenter: {alert.run}: {alert.title}".split())[:200]
@@ -37,7 +37,7 @@ def send(target: str, alert: Alert, timeout_s: float) -> None:
 
 
 def _parts(target: str) -> tuple[str, int, str]:
-    """Host, port, address."""
+    """Return host, port and mail address of a target."""
     if not target.startswith("smtp://"):
         return "localhost", 25, target
     found = urlsplit(target)

@@ -12,17 +12,17 @@ about = "POST a message as Slack takes it"
 
 
 def check(target: str) -> str:
-    """What is wrong with an address; empty if nothing is."""
+    """Return what is wrong with an address; empty if nothing is."""
     return webhook.check(target) if target.startswith(webhook.prefixes) else "an address begins with https://"
 
 
 def send(target: str, alert: Alert, timeout_s: float) -> None:
-    """Raises OSError: it cannot be reached, or answers with an error."""
+    """Post the alert to Slack. Raises OSError: it cannot be reached, or answers with an error."""
     webhook.post(target, json.dumps({"text": message(alert)}).encode(), timeout_s)
 
 
 def message(alert: Alert) -> str:
-    """Slack's own markup: the first line bold; nothing that a run says is a link or a mention."""
+    """Return the alert in Slack's markup: the first line bold; nothing in it is a link or a mention."""
     head, _, rest = alert.text.partition("\n")
     return f"*{_plain(head)}*" + (f"\n{_plain(rest)}" if rest else "")
 

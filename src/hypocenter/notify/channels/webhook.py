@@ -15,11 +15,11 @@ about = "POST the alert as JSON to this address"
 
 class _NoRedirect(HTTPRedirectHandler):
     def redirect_request(self, *_: Any, **__: Any) -> None:
-        """An address that sends us elsewhere is an error: the alert was meant for this one."""
+        """Follow no redirection: the alert was meant for this address alone."""
 
 
 def check(target: str) -> str:
-    """What is wrong with an address; empty if nothing is."""
+    """Return what is wrong with an address; empty if nothing is."""
     try:
         return "" if urlsplit(target).hostname and urlsplit(target).port != 0 else "it names no host"
     except ValueError as error:
@@ -27,12 +27,12 @@ def check(target: str) -> str:
 
 
 def send(target: str, alert: Alert, timeout_s: float) -> None:
-    """Raises OSError: it cannot be reached, or answers with an error."""
+    """Post the alert as JSON. Raises OSError: the address cannot be reached, or answers with an error."""
     post(target, alert.json, timeout_s)
 
 
 def post(address: str, data: bytes, timeout_s: float) -> None:
-    """POST JSON. Raises OSError."""
+    """Post JSON data to an address. Raises OSError: it cannot be reached, or answers with an error."""
     headers = {"Content-Type": "application/json", "User-Agent": "hypocenter"}
     request = Request(address, data=data, headers=headers, method="POST")
     try:

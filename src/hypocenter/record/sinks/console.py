@@ -60,14 +60,14 @@ class Console:
             self._print(f"{finding.severity}[{finding.code}]: {finding.title}, step {finding.step}")
 
     def close(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: no line is held back."""
 
     def _print(self, text: str) -> None:
         print(f"hypocenter: {text}", file=self._stream or sys.stderr, flush=True)
 
 
 def line(step: StepRecord, overhead_percent: float | None) -> str:
-    """A step in words: what is not known is left out."""
+    """Return a step in words; what is not known is left out."""
     parts = [f"step {step.step:,}"]
     parts += [
         f"{name} {value:.4g}"
@@ -86,6 +86,6 @@ def line(step: StepRecord, overhead_percent: float | None) -> str:
 
 
 def _overhead(tap_ms: float, step_ms: float) -> float | None:
-    """Per cent that watching adds to the time of the program's own work; None when there was none to measure."""
+    """Return the per cent that watching adds to the program's own time; None when none was measured."""
     own_ms = step_ms - tap_ms
     return 100.0 * tap_ms / own_ms if own_ms > 0.0 else None

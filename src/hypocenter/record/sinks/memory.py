@@ -10,7 +10,7 @@ from hypocenter.record.catalogue import SinkStart, sink
 
 @sink("memory")
 class Memory:
-    """Lists that grow: `readings`, `steps`, `findings`."""
+    """Keeps everything in lists that grow: `readings`, `steps`, `findings`."""
 
     def __init__(self, start: SinkStart | None = None) -> None:
         self.rank = start.rank if start else 0
@@ -29,4 +29,4 @@ class Memory:
         self.findings.append(finding)
 
     def close(self) -> None:
-        """Keep what there is."""
+        """Do nothing: the lists stay."""

@@ -26,14 +26,14 @@ class AttachedToMlflow(Attached):
     to_begin = "mlflow.start_run"
 
     def attached(self) -> Aside | None:
-        """A run that the program has ended already takes everything all the same."""
+        """Return what sends to the active run, which takes everything even after its end; None without one."""
         mlflow: Any = sys.modules.get("mlflow")
         run = mlflow.active_run() if hasattr(mlflow, "active_run") else None  # each thread has its own
         return None if run is None else Aside(Mlflow(mlflow, run.info.run_id), interval_s=INTERVAL_S)
 
 
 class Mlflow:
-    """Works in the sink's thread, through a client of its own."""
+    """Sends to MLflow from the sink's thread, through a client of its own."""
 
     def __init__(self, mlflow: Any, run_id: str) -> None:
         self._metric, self._client, self._run_id = mlflow.entities.Metric, mlflow.MlflowClient(), run_id
@@ -42,7 +42,7 @@ class Mlflow:
         self._findings: list[Finding] = []
 
     def write(self, readings: Sequence[Reading], step: StepRecord | None) -> None:
-        """Keep it: a data base takes a point every ten seconds, and each bad step."""
+        """Keep the numbers of a step: the data base gets a point every ten seconds, and each bad step."""
         self._sites.take(readings)
         if step is not None:
             self._course.take(step)
@@ -50,7 +50,7 @@ class Mlflow:
                 self._keep(step.step)
 
     def finding(self, finding: Finding) -> None:
-        """A tag by its code, and a section of the page of findings."""
+        """Set a tag named by the finding's code, and add a section to the page of findings."""
         self._findings.append(finding)
         self._client.set_tag(
             self._run_id, f"{PREFIX}.{finding.code}", f"step {finding.step}: {heading(finding)}"[:5000]

@@ -37,7 +37,7 @@ def opentelemetry(start: SinkStart) -> Aside:
 
 
 class OpenTelemetry:
-    """Works in the sink's thread; the program's own SDK exports in one of its own."""
+    """Sets metrics in the sink's thread; the program's own SDK exports them in one of its own."""
 
     def __init__(self, provider: Any, rank: int) -> None:
         self._meter, self._rank = provider.get_meter("hypocenter"), rank
@@ -51,18 +51,18 @@ class OpenTelemetry:
             self._course.take(step)
 
     def finding(self, finding: Finding) -> None:
-        """Count it."""
+        """Count the finding."""
         self._findings.add(1, {"rank": self._rank, **_named(finding)})
 
     def flush(self) -> None:
-        """Set the gauges."""
+        """Set the gauges to the latest numbers."""
         for name, value in self._course.numbers().items():
             if name not in self._gauges:
                 self._gauges[name] = self._meter.create_gauge(f"hypocenter.{name}")
             self._gauges[name].set(value, {"rank": self._rank})
 
     def close(self) -> None:
-        """The provider is the program's to end."""
+        """Do nothing: the provider is the program's to end."""
 
 
 class Otlp:
@@ -86,11 +86,11 @@ class Otlp:
             self._course.take(step)
 
     def finding(self, finding: Finding) -> None:
-        """Count it."""
+        """Count the finding."""
         self._findings[tuple(_named(finding).items())] += 1
 
     def flush(self) -> None:
-        """Send when it is time; a collector that is away for long is an error."""
+        """Send the numbers when it is time; a collector that is away for long is an error."""
         now_s = time.monotonic()
         if now_s - self._sent_s < EXPORT_EVERY_S:
             return
@@ -141,5 +141,5 @@ def _attribute(key: str, value: str) -> dict[str, Any]:
 
 
 def _number(value: float) -> float | str:
-    """As protocol buffers are written in JSON."""
+    """Return a number as the JSON of protocol buffers has it."""
     return value if math.isfinite(value) else "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -51,11 +51,11 @@ class Prometheus:
             self._course.take(step)
 
     def finding(self, finding: Finding) -> None:
-        """Count it."""
+        """Count the finding."""
         self._findings.labels(self._rank, finding.code, finding.severity, finding.kind).inc()
 
     def flush(self) -> None:
-        """Show them to the next scrape."""
+        """Show the latest numbers to the next scrape."""
         for name, value in self._course.numbers().items():
             if name not in self._gauges:
                 about = f"{name} of the latest step" if name not in _COUNTS else f"{name.removeprefix('n_')} so far"
@@ -63,7 +63,7 @@ class Prometheus:
             self._gauges[name].labels(self._rank).set(value)
 
     def close(self) -> None:
-        """Serve no more."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -25,14 +25,14 @@ def tensorboard(start: SinkStart) -> Aside:
 
 
 class TensorBoard:
-    """Works in the sink's thread."""
+    """Writes an event file in the sink's thread."""
 
     def __init__(self, folder: Path) -> None:
         self._file = EventFile(folder)
         self._next_s = 0.0
 
     def write(self, readings: Sequence[Reading], step: StepRecord | None) -> None:
-        """All numbers of a step; histograms now and then."""
+        """Write all numbers of a step, and histograms now and then."""
         if step is not None:
             self._file.step(step)
         rows = readings.rows if isinstance(readings, AllRows) else readings  # a norm has no histogram
@@ -41,11 +41,11 @@ class TensorBoard:
             self._next_s = time.monotonic() + BETWEEN_HISTOGRAMS_S
 
     def finding(self, finding: Finding) -> None:
-        """A text at its step."""
+        """Write the finding as a text at its step."""
         self._file.finding(finding, markdown(finding))
 
     def flush(self) -> None:
-        """Let TensorBoard see it."""
+        """Hand over what was written, so that TensorBoard sees it."""
         self._file.flush()
 
     def close(self) -> None:

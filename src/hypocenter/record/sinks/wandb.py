@@ -36,7 +36,7 @@ class AttachedToWandb(Attached):
         self._has_rows, self._ending = start.where == "rows", start.ending
 
     def attached(self) -> Aside | None:
-        """Numbers join the program's own rows, or are rows of their own."""
+        """Return what sends to `wandb.run`, in the program's rows or in rows of its own; None without a run."""
         wandb: Any = sys.modules.get("wandb")
         run = getattr(wandb, "run", None)
         if run is None:
@@ -45,7 +45,7 @@ class AttachedToWandb(Attached):
         return Aside(Wandb(wandb, run, has_rows=self._has_rows))
 
     def _end_before(self, run: Any) -> None:
-        """Have the last numbers and findings sent before the run is finished, by the program or by the exit."""
+        """Have the last numbers sent before the run is finished, by the program or at exit."""
         atexit.register(self._run_ends)  # runs before wandb's own, which was registered earlier
         with contextlib.suppress(Exception):
             from wandb.sdk.wandb_run import TeardownHook, TeardownStage
@@ -63,7 +63,7 @@ class AttachedToWandb(Attached):
 
 
 class Wandb:
-    """Works in the sink's thread."""
+    """Sends to W&B from the sink's thread."""
 
     def __init__(self, wandb: Any, run: Any, *, has_rows: bool) -> None:
         self._wandb, self._run, self._has_rows = wandb, run, has_rows
@@ -73,7 +73,7 @@ class Wandb:
         run.define_metric(f"{PREFIX}*", step_metric=f"{PREFIX}step")
 
     def write(self, readings: Sequence[Reading], step: StepRecord | None) -> None:
-        """Keep it for the next row."""
+        """Keep the numbers of a step for the next row."""
         self._sites.take(readings)
         if step is not None:
             self._course.take(step)
@@ -82,20 +82,20 @@ class Wandb:
                 self.flush()
 
     def finding(self, finding: Finding) -> None:
-        """An alert, and a line of the table of findings; notes are no alert."""
+        """Send an alert, unless it is a note, and keep a line for the table of findings."""
         self._findings.append(finding)
         if finding.severity != "note":
             level = self._wandb.AlertLevel.ERROR if finding.severity == "error" else self._wandb.AlertLevel.WARN
             self._run.alert(title=heading(finding), text=markdown(finding), level=level, wait_duration=0)
 
     def flush(self) -> None:
-        """Put the latest numbers into the row under way."""
+        """Put the latest numbers into the row that is not yet ended."""
         if self._is_new:
             self._is_new = False
             self._log({f"{PREFIX}{name}": value for name, value in self._course.numbers().items()})
 
     def close(self) -> None:
-        """Send the tables."""
+        """Send the tables of sites and of findings."""
         tables: dict[str, Any] = {}
         if rows := self._sites.rows():
             tables[f"{PREFIX}sites"] = self._wandb.Table(columns=list(COLUMNS), data=rows)

@@ -60,7 +60,7 @@ class Shown:
 
 
 def render(found: Alignment) -> str:
-    """The page as text. Nothing is loaded, and nothing runs."""
+    """Return the page as HTML text, which loads nothing and runs no script."""
     styles = "\n".join([
         file_text(report_page.__name__, "style.css"), file_text(alignment.__name__, "align.css"), curves_picture.STYLE,
         STYLE,
@@ -95,12 +95,12 @@ def _drawings(stage: StageResult) -> Iterator[Markup]:
 
 
 def norms_svg(norms: Sequence[dict[str, Any]]) -> str:
-    """The drawing as an SVG file."""
+    """Draw the norms as an SVG file."""
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + inline_norms(norms, with_style=True) + "\n"
 
 
 def inline_norms(norms: Sequence[dict[str, Any]], *, with_style: bool = False) -> str:
-    """The drawing as an element of a page, which has to bring STYLE itself unless `with_style`.
+    """Draw the norms as an SVG element of a page, which has to bring STYLE itself unless `with_style`.
 
     What differs is never left out; others stand in order until there is no more room.
     """
@@ -129,7 +129,7 @@ def inline_norms(norms: Sequence[dict[str, Any]], *, with_style: bool = False) -
 
 
 def _decades(most: float, height: int) -> Iterator[str]:
-    """A line at each power of ten that is on the axis, with its number above."""
+    """Yield a line for each power of ten that is on the axis, with its number above."""
     highest = math.floor(math.log10(most))
     for exponent in range(highest, highest - int(_SPAN), -1):
         x = _LEFT + _length(10.0**exponent, most)
@@ -189,13 +189,13 @@ def _size(one: dict[str, Any], name: str) -> float:
 
 
 def curve_svg(figure: dict[str, Any]) -> str | None:
-    """The chart as an SVG file; None when there are fewer than two points."""
+    """Draw the chart as an SVG file; None when there are fewer than two points."""
     found = _comparison(figure)
     return curves_picture.document(found) if found is not None else None
 
 
 def inline_curve(figure: dict[str, Any]) -> str | None:
-    """The chart as SVG; None when there are fewer than two points."""
+    """Draw the chart as an SVG element of a page; None when there are fewer than two points."""
     found, name = _comparison(figure), _name(figure)
     if found is None:
         return None

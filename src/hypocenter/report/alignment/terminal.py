@@ -27,7 +27,7 @@ _COMMANDS = ("hypocenter ", "[", "python ", "torchrun ")
 
 
 def render(found: Alignment, screen: Screen | None = None) -> str:
-    """The whole text, ready to print."""
+    """Return the whole text, ready to print."""
     screen = screen or Screen()
     return to_text(_lines(found, screen.width), screen)
 
@@ -73,7 +73,7 @@ def _expanded(stage: StageResult, width: int) -> Iterator[Text]:
 
 
 def where(stage: StageResult) -> str:
-    """`tokens.weight at step 0 (grad)`; empty when nothing is to blame."""
+    """Return the place to blame, `tokens.weight at step 0 (grad)`; empty when nothing is to blame."""
     if stage.site is None and stage.step is None:
         return ""
     site = "the model itself" if stage.site == "" else stage.site or ""

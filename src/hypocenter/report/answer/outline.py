@@ -27,7 +27,7 @@ _LONGEST_CELL = 200  # characters of inner values in one cell
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
-    """Things of one kind: a name for each column, and a text for each cell."""
+    """A table of things of one kind: a name for each column, and a text for each cell."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -35,7 +35,7 @@ class Table:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Section:
-    """What stands under one key."""
+    """The part of an answer that stands under one key."""
 
     heading: str
     about: str = ""  # what the schema says of it
@@ -45,7 +45,7 @@ class Section:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """What deserves an annotation: the answer itself, or one of the things in it that is not well."""
+    """Something that deserves an annotation: the answer itself, or a thing in it that is not well."""
 
     level: Level
     title: str
@@ -56,7 +56,7 @@ class Notice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outline:
-    """The whole answer."""
+    """A whole answer, as the parts that any format writes."""
 
     command: str
     status: str
@@ -68,7 +68,7 @@ class Outline:
 
 
 def outline(command: str, answer: Any) -> Outline:
-    """An answer's parts in the order of its fields; what is empty is left out."""
+    """Return an answer's parts in the order of its fields; what is empty is left out."""
     body = plain(answer)
     schema = published(type(answer)) if not isinstance(answer, Mapping) else {}
     about = {key: str(part.get("description", "")) for key, part in schema.get("properties", {}).items()}
@@ -97,14 +97,14 @@ def outline(command: str, answer: Any) -> Outline:
 
 
 def level_of(word: str) -> Level:
-    """How loud a status or a verdict is."""
+    """Return the level (notice, warning, error) of the annotation for a status or a verdict."""
     if word in GOOD:
         return "notice"
     return "warning" if word in _DOUBTFUL else "error"
 
 
 def _parts(value: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Keys and values, those of inner objects with the keys they are in."""
+    """Yield keys and values; those of inner objects with the path of the keys that they are in."""
     for key, inner in value.items():
         if isinstance(inner, dict) and inner:
             yield from _parts(inner, f"{path}{key}.")
@@ -137,7 +137,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _pairs(value: Mapping[str, Any]) -> str:
-    """Inner values that are others in each row, in one cell."""
+    """Return inner values with their names, in one cell, where rows have different ones."""
     return wording.clean(", ".join(f"{_label(key)} {_cell(inner)}" for key, inner in _parts(value)), _LONGEST_CELL)
 
 
@@ -148,7 +148,7 @@ def _line(value: Any) -> str:
 
 
 def _cell(value: Any) -> str:
-    """A value on one line."""
+    """Return a value as text on one line."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
@@ -173,7 +173,7 @@ def _label(key: str) -> str:
 
 
 def _title(body: Mapping[str, Any]) -> str:
-    """Of an answer without a sentence: what it is about, or how much there is of what."""
+    """Return a title for an answer without a sentence: what it is about, or how many things of which kind it has."""
     named = [str(body[key]) for key in ("name", "message", "title") if body.get(key)]
     counted = [f"{len(value):,} {_label(key)}" for key, value in body.items() if isinstance(value, list)]
     return ": ".join(named) or ", ".join(counted) or str(body.get("status", "found")).replace("-", " ")
@@ -188,7 +188,7 @@ def _reasons(body: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _notices(body: Mapping[str, Any]) -> Iterator[Notice]:
-    """One for each thing in a list of the answer whose own status or verdict is not well."""
+    """Yield one notice for each thing in a list of the answer whose own status or verdict is not well."""
     for value in body.values():
         for one in value if isinstance(value, list) else ():
             word = one.get("verdict") or one.get("status") if isinstance(one, dict) else None
@@ -202,6 +202,6 @@ def _notices(body: Mapping[str, Any]) -> Iterator[Notice]:
 
 
 def _place(value: Mapping[str, Any]) -> dict[str, Any]:
-    """File and line that an object of the answer names."""
+    """Return the file and line that an object of the answer names; empty when it names none."""
     source = value.get("source")
     return {"file": _text(source["file"]), "line": source["line"]} if isinstance(source, dict) else {}

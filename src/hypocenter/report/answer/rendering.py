@@ -22,7 +22,7 @@ _CARDS = {"notice": "healthy", "warning": "cannot-tell", "error": "error"}
 
 
 def render(command: str, answer: Any, name: str) -> str:
-    """The text that `hypocenter COMMAND --format NAME` prints, with a final newline.
+    """Return the text that `hypocenter COMMAND --format NAME` prints, with a final newline.
 
     Args:
         command: the words after `hypocenter`.
@@ -35,7 +35,7 @@ def render(command: str, answer: Any, name: str) -> str:
 
 
 def github(found: Outline) -> str:
-    """The answer first, then what in it is not well."""
+    """Return workflow commands: first one for the answer, then one for each thing in it that is not well."""
     lines = [annotation(one.level, one.text, one.title, one.file, one.line) for one in found.notices[: _MOST + 1]]
     if len(found.notices) > len(lines):
         left = f"{len(found.notices) - len(lines):,} more are in --json"
@@ -44,7 +44,7 @@ def github(found: Outline) -> str:
 
 
 def markdown(found: Outline) -> str:
-    """The sentence, the facts as a table, then each section."""
+    """Return the sentence, the facts as a table, then each section."""
     return "\n".join(_lines(found)) + "\n"
 
 
@@ -79,7 +79,7 @@ def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[st
 
 
 def html(found: Outline) -> str:
-    """One offline page without scripts: nothing is loaded, and nothing runs."""
+    """Return one offline page without scripts: it loads and runs nothing."""
     from markupsafe import Markup
 
     from hypocenter.report.page.document import file_text, policy, shell  # loads Jinja, which no other format needs

@@ -73,12 +73,12 @@ class Compared(Struct, frozen=True, kw_only=True):
 
 
 def render(found: Checklist) -> str:
-    """Indented JSON with a final newline; nothing is cut."""
+    """Return the answer as indented JSON with a final newline; nothing is cut."""
     return json_answer.to_json(written(found))
 
 
 def written(found: Checklist) -> Compared:
-    """The answer as it is written."""
+    """Return the answer in the form in which it is written."""
     return Compared(
         status=found.status, sentence=found.sentence, baseline=found.baseline, candidate=found.candidate,
         kinds=Kinds(baseline=found.kinds_baseline, candidate=found.kinds_candidate),
@@ -92,5 +92,5 @@ def written(found: Checklist) -> Compared:
 
 
 def _as(kind: Any, found: object) -> Any:
-    """The same, with the fields that are written."""
+    """Convert to the type of what is written, which has fewer fields."""
     return msgspec.convert(found, kind, from_attributes=True)

@@ -11,7 +11,7 @@ from hypocenter.report.checklist.terminal import is_shown
 
 
 def render(found: Checklist, *, all_rows: bool = False, headings: Mapping[str, str] | None = None) -> str:
-    """The sentence, a table for each group, and what was not understood."""
+    """Return the sentence, a table for each group, and what was not understood."""
     return "\n".join(_lines(found, all_rows, headings or {})) + "\n"
 
 

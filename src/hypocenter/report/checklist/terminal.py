@@ -44,13 +44,13 @@ class View:
 
 
 def render(found: Checklist, view: View | None = None) -> str:
-    """The whole text, ready to print."""
+    """Return the whole text, ready to print."""
     view = view or View()
     return to_text(_lines(found, view), view.screen)
 
 
 def is_shown(row: Row) -> bool:
-    """Whether a row is worth a line when not all are asked for: not what is the same, computed, or of little weight."""
+    """Return whether a row gets a line when not all are asked for: not what is the same, computed, or minor."""
     if row.verdict in ("different", "cannot-tell") or _remarks(row, all_rows=False):
         return True
     if row.verdict == "equivalent":
@@ -59,7 +59,7 @@ def is_shown(row: Row) -> bool:
 
 
 def _is_arithmetic(row: Row) -> bool:
-    """Whether both say one value, one of them by way of others: nothing to read about."""
+    """Return whether both sides have one value, computed on one of them: nothing to read about."""
     derived = [
         setting is not None and setting.derived is not None for setting in (row.baseline_setting, row.candidate_setting)
     ]
@@ -113,7 +113,7 @@ def _table(found: Checklist, shown: list[Row], view: View) -> Iterator[Text]:
 
 
 def _folded(rows: list[Row]) -> set[str]:
-    """Rows of a group that only one side says, if they are so many that they are told in one paragraph."""
+    """Return the items that only one side has, if they are so many that one paragraph tells them all."""
     halves = [[row.item for row in rows if row.verdict == verdict and not row.remarks] for verdict in _HALVES]
     return {item for items in halves if len(items) > FOLDED_ABOVE for item in items}
 
@@ -156,7 +156,7 @@ def _mark(mark: str, view: View) -> str:
 
 
 def _below(row: Row, view: View) -> Iterator[Text]:
-    """Why, and where it was said: of rows that differ, mean the same in other words, or cannot be told."""
+    """Yield lines with the reason and the places, of rows that differ, are equivalent, or cannot be told."""
     width = view.screen.width
     if row.verdict in ("different", "cannot-tell", "equivalent") and row.why:
         light = f"{row.severity}: " if row.verdict == "different" and row.severity != "error" else ""
@@ -176,7 +176,7 @@ def _below(row: Row, view: View) -> Iterator[Text]:
 
 
 def _is_a_line(row: Row) -> bool:
-    """Whether the fix is the candidate's line with another value, under which it then stands."""
+    """Return whether the fix is the candidate's line with another value, under which it then stands."""
     setting = row.candidate_setting
     return setting is not None and bool(setting.where) and row.fix.startswith(f"{setting.where}: ")
 
@@ -197,7 +197,7 @@ def _widths(width: int) -> tuple[int, int]:
 
 
 def _fitted(text: str, width: int) -> str:
-    """The text, padded or cut in the middle to the width."""
+    """Return the text, padded or cut in the middle to the width."""
     text = wording.shortened(text, width)
     return text + " " * (width - cell_len(text))
 
@@ -236,7 +236,7 @@ def _closing(found: Checklist, shown: list[Row], view: View) -> Iterator[Text]:
 
 
 def value(setting: Setting | None, found: Value = None) -> str:
-    """`1e-05`, `true`, `-` where a side says nothing, `?` where it cannot be told."""
+    """Return a setting's value as text: `1e-05`, `true`, `-` where a side says nothing, `?` where it cannot be told."""
     if setting is None:
         return "-" if found is None else _value(found)
     if setting.unresolved is not None:
@@ -245,14 +245,14 @@ def value(setting: Setting | None, found: Value = None) -> str:
 
 
 def footing(setting: Setting | None) -> str:
-    """What a value rests on if nobody wrote it down: `default`, `computed`; else empty."""
+    """Return `default` or `computed` for a value that nobody wrote down; else empty."""
     if setting is None:
         return ""
     return "default" if setting.assumed is not None else "computed" if setting.derived is not None else ""
 
 
 def place(setting: Setting | None) -> str:
-    """Where a value was said and how: `run.yaml:41 rms_norm_eps: 1e-6`; or whose default it is."""
+    """Return where a value was said and how (`run.yaml:41 rms_norm_eps: 1e-6`), or whose default it is."""
     if setting is None:
         return "says nothing"
     if setting.assumed is not None:
@@ -264,18 +264,18 @@ def place(setting: Setting | None) -> str:
 
 
 def unknown(setting: Setting) -> str:
-    """A key that no table knows, as it stands in the file."""
+    """Return a key that no table knows, as it stands in the file."""
     return wording.clean(f"{setting.where}  {setting.spelled}".strip(), 90)
 
 
 def sides(found: Checklist) -> Iterator[tuple[str, str, tuple[str, ...], tuple[Setting, ...]]]:
-    """Name, label, kinds and unknown keys of both sides."""
+    """Yield name, label, kinds and unknown keys of both sides."""
     yield "baseline", found.baseline, found.kinds_baseline, found.unknown_baseline
     yield "candidate", found.candidate, found.kinds_candidate, found.unknown_candidate
 
 
 def in_groups(found: Checklist, rows: list[Row]) -> Iterator[tuple[str, list[Row]]]:
-    """The rows by group, groups in the order of the items, each group's rows in the order given."""
+    """Yield the rows by group; groups in the order of the items, rows in the order given."""
     order = list(dict.fromkeys(row.group for row in found.rows))
     known = [group for group in GROUPS if group in order]
     for group in [*known, *(group for group in order if group not in known)]:

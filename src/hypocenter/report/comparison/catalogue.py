@@ -16,12 +16,12 @@ RENDERINGS: Catalogue[Render] = Catalogue(
 
 
 def names() -> tuple[str, ...]:
-    """Names of all renderings."""
+    """Return the names of all renderings."""
     return tuple(RENDERINGS.entries())
 
 
 def by_name(name: str) -> Render:
-    """The rendering of this name; the others are not imported.
+    """Return the rendering of this name, without importing the others.
 
     Raises:
         UnknownNameError: there is none; names the nearest.

@@ -10,7 +10,7 @@ _COMMAND = {"same": "notice", "diverged": "error", "cannot-tell": "warning"}
 
 
 def render(found: Comparison) -> str:
-    """One annotation: the sentence, and what it rests on."""
+    """Return one annotation: the sentence, and what it rests on."""
     source = found.first.source if found.first is not None else None
     file, line = (source.file, source.line) if source is not None else ("", 0)
     cause = [f"cause: {found.cause} ({found.confidence})"] if found.cause else []

@@ -51,7 +51,7 @@ class Point:
 
 
 def render(found: Comparison, material: Material | None = None) -> str:
-    """The page as text. It holds every script and style, and forbids the browser to load anything."""
+    """Return the page as text; it holds every script and style, and forbids the browser to load anything."""
     material = material or Material()
     styles = "\n".join([*_shared(_SHARED_STYLES), file_text(page.__name__, "diff.css"), STYLE, curves_picture.STYLE])
     scripts = [*_shared(_SHARED_SCRIPTS), *(file_text(page.__name__, name) for name in _SCRIPTS)]
@@ -179,7 +179,7 @@ def _times(value: float) -> str:
 
 
 def ruler(first: Divergence, least: float) -> str:
-    """The drawing; empty when there is no noise, or a number of it is zero or not finite.
+    """Draw error, floor and limit on an axis; empty when there is no noise, or a number is zero or not finite.
 
     Args:
         first: the place.

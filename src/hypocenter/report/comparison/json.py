@@ -130,12 +130,12 @@ class Diff(Struct, frozen=True, kw_only=True):
 
 
 def render(found: Comparison) -> str:
-    """Indented JSON with a final newline; nothing is cut, a number that is not finite is a string."""
+    """Return indented JSON with a final newline; nothing is cut, a number that is not finite is a string."""
     return json_answer.to_json(written(found))
 
 
 def written(found: Comparison) -> Diff:
-    """The answer as it is written."""
+    """Return the answer in the form in which it is written."""
     matching = found.matching
     one, other = matching.unmatched_baseline, matching.unmatched_candidate
     return Diff(

@@ -16,7 +16,7 @@ _ROWS = 20  # of a phase that are named
 
 
 def render(found: Comparison) -> str:
-    """One suite. What cannot be told is an `error`, never a pass; a difference is a failure of its phase."""
+    """Return one suite; what cannot be told is an `error`, never a pass, a difference is a failure of its phase."""
     suite = Element("testsuite", name="hypocenter diff")
     _verdict(suite, found)
     rows = ranked(found)

@@ -11,7 +11,7 @@ _ROWS = 10  # of the table; all are in --json
 
 
 def render(found: Comparison) -> str:
-    """Markdown with a final newline."""
+    """Return Markdown with a final newline."""
     lines = [f"**{_cell(found.sentence)}**", ""]
     lines += [f"- {_cell(reason)}" for reason in found.why]
     lines += [f"- cause: {found.cause} ({found.confidence})"] if found.cause else []

@@ -11,7 +11,7 @@ _RANK = {"differs": 0, "cannot-tell": 1, "within-noise": 2, "equal": 3}
 
 
 def ranked(found: Comparison) -> list[RowComparison]:
-    """The culprit's row, at the step where it is to blame; then the worst row of each other pair, the worst first."""
+    """Return the culprit's row, at the step where it is to blame; then the worst row of each other pair, sorted."""
     culprit = found.first.row if found.first is not None else None
     pair = culprit.pair if culprit is not None else None
     others = [row for row in found.rows if row.pair != pair]
@@ -20,14 +20,14 @@ def ranked(found: Comparison) -> list[RowComparison]:
 
 
 def times(row: RowComparison) -> float:
-    """The error in units of the noise floor."""
+    """Return the error in units of the noise floor."""
     if row.distance is None or row.distance.relative == 0.0:
         return 0.0
     return row.distance.relative / row.floor.relative if row.floor.relative else math.inf
 
 
 def unmatched_sites(cards: Sequence[SiteCard]) -> Iterator[tuple[str, list[str]]]:
-    """Sites without counterpart with their ports, in execution order."""
+    """Yield the sites without counterpart with their ports, in execution order."""
     found: dict[str, list[str]] = {}
     for card in sorted(cards, key=lambda card: card.order):
         found.setdefault(card.spot.site, []).append(card.spot.port)

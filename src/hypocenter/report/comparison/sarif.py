@@ -10,7 +10,7 @@ suffix = ".sarif"
 
 
 def render(found: Comparison) -> str:
-    """One result if the runs part. What cannot be told is an unsuccessful invocation, not a clean one."""
+    """Return one result if the runs differ; what cannot be told is an unsuccessful invocation, not a clean one."""
     results: list[dict[str, object]] = []
     first = found.first
     if found.status == "diverged" and first is not None:

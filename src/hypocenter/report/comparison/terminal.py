@@ -25,7 +25,7 @@ _HEAD = ("verdict", "since", "worst", "phase", "site", "error", "floor", "times"
 
 
 def render(found: Comparison, screen: Screen | None = None, rows: int = ROWS) -> str:
-    """The whole text, ready to print; `rows` at most in each table, 0 for all."""
+    """Return the whole text, ready to print; `rows` at most in each table, 0 for all."""
     screen = screen or Screen()
     return to_text(_lines(found, screen, rows or len(found.rows) + 1_000_000), screen)
 

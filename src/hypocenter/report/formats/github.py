@@ -12,7 +12,7 @@ _COMMAND = {"error": "error", "warning": "warning", "note": "notice"}
 
 
 def render(recorded: Recorded, diagnosis: Diagnosis) -> str:
-    """One annotation per finding, notes included; the verdict as a notice."""
+    """Return one annotation per finding, notes included, and the verdict as a notice."""
     report = outline(recorded, diagnosis, notes=True)
     lines = list(map(_annotation, report.entries))
     if report.status == "cannot-tell":

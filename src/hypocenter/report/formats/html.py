@@ -41,7 +41,7 @@ _MOST_CARDS = 50  # a page with more is not read; the rest is counted and found 
 
 
 def render(recorded: RecordedRun, diagnosis: Diagnosis, *, reads_source: bool = True) -> str:
-    """The page as text. It holds every script and style, and forbids the browser to load anything.
+    """Return the page as text; it holds every script and style, and forbids the browser to load anything.
 
     Args:
         reads_source: whether files of the program may be read, for lines around the one that went wrong.

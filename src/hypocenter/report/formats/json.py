@@ -10,5 +10,5 @@ suffix = ".json"
 
 
 def render(recorded: Recorded, diagnosis: Diagnosis) -> str:
-    """The diagnosis as JSON, ending in a newline."""
+    """Return the diagnosis as JSON, ending in a newline."""
     return to_json(diagnosis)

@@ -12,7 +12,7 @@ suffix = ".xml"
 
 
 def render(recorded: Recorded, diagnosis: Diagnosis) -> str:
-    """One suite. A run that cannot be judged is an `error`, never a pass; a healthy one is a single passing case."""
+    """Return one suite; a run that cannot be judged is an `error`, never a pass, a healthy one is one passing case."""
     report = outline(recorded, diagnosis, notes=True)
     suite = Element("testsuite", name=f"hypocenter {xml_text(report.name)}")
     for entry in report.entries:

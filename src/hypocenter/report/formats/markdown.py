@@ -12,7 +12,7 @@ suffix = ".md"
 
 
 def render(recorded: Recorded, diagnosis: Diagnosis, *, notes: bool = False) -> str:
-    """One section per finding, the summary last."""
+    """Return one section per finding, and the summary last."""
     return "\n".join(_lines(outline(recorded, diagnosis, notes=notes))) + "\n"
 
 
@@ -73,12 +73,12 @@ def _code(text: str) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text in which nothing is read as markup."""
+    """Return the text with everything escaped that Markdown or HTML would read as markup."""
     text = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     text = re.sub(r"([\\`*_\[\]|~])", r"\\\1", text)
     return re.sub(r"^(\s*)(?:([-+#])|(\d+)\.(?=\s|$))", _as_text, text)
 
 
 def _as_text(marker: re.Match[str]) -> str:
-    """What would begin a heading or an item of a list."""
+    """Escape what would begin a heading or an item of a list."""
     return f"{marker[1]}\\{marker[2]}" if marker[2] else f"{marker[1]}{marker[3]}\\."

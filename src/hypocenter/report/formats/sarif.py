@@ -10,7 +10,7 @@ suffix = ".sarif"
 
 
 def render(recorded: Recorded, diagnosis: Diagnosis) -> str:
-    """One SARIF run, notes included. A run that cannot be judged is an unsuccessful invocation, not a clean one."""
+    """Return one SARIF run, notes included; a run that cannot be judged is an unsuccessful invocation."""
     report = outline(recorded, diagnosis, notes=True)
     codes = sorted({entry.code for entry in report.entries})
     results: list[dict[str, object]] = []

@@ -33,7 +33,7 @@ def render(
     closing: tuple[str, ...] = (),
     grid: RankGrid | None = None,
 ) -> str:
-    """All findings, the grid of ranks, what is hidden, the summary, the `closing` lines, the next command to type."""
+    """Return all findings, the grid of ranks, what is hidden, the summary, `closing`, and the next command to type."""
     screen = screen or Screen()
     ranks = list(drawn(grid, screen.width)) if grid is not None else []
     lines = _lines(outline(recorded, diagnosis, notes=notes, seconds=seconds), screen.width, ranks, closing)
@@ -41,13 +41,13 @@ def render(
 
 
 def render_html(recorded: Recorded, diagnosis: Diagnosis) -> str:
-    """The same as an element of a page, as a notebook shows it."""
+    """Return the findings as an element of an HTML page, as a notebook shows it."""
     lines = _lines(outline(recorded, diagnosis), PLAIN_WIDTH, (), ())
     return as_html(*lines)
 
 
 def as_html(*lines: Text | str) -> str:
-    """Lines as one element in the colours of the screen; all that is not ours is escaped."""
+    """Return lines as one HTML element in the colours of the screen; all that is not ours is escaped."""
     console = Console(file=io.StringIO(), record=True, width=PLAIN_WIDTH, highlight=False, markup=False, _environ={})
     for line in lines:
         console.print(line, soft_wrap=True)
@@ -56,7 +56,7 @@ def as_html(*lines: Text | str) -> str:
 
 
 def to_text(lines: Iterator[Text], screen: Screen) -> str:
-    """Styled lines as one string, with escape sequences only where the screen takes colour."""
+    """Return styled lines as one string, with escape sequences only where the screen takes colour."""
     out = io.StringIO()
     console = Console(
         file=out, width=screen.width, force_terminal=screen.colour, highlight=False, markup=False, emoji=False,
@@ -107,7 +107,7 @@ def _entry(entry: Entry, width: int) -> Iterator[Text]:
 
 
 def labelled(pad: str, points: Iterable[tuple[str, str]]) -> Iterator[tuple[Text, str]]:
-    """Labels as they stand below a finding, each once: what follows under the same label has a dash."""
+    """Yield labels as they stand below a finding, each once, and texts; a repeated label becomes a dash."""
     before = ""
     for label, text in points:
         style = "bold cyan" if label == "fix" else "bold"
@@ -148,7 +148,7 @@ def _highlight(body: Text, name: str) -> None:
 
 
 def excerpt_lines(excerpt: Excerpt, chips: tuple[str, ...], style: str, gutter: int, width: int) -> Iterator[Text]:
-    """The source line with carets below what went wrong, and what it gave beside them."""
+    """Yield the source line, then carets below what went wrong with what it gave beside them."""
     room = max(width - gutter - 3, 20)
     text, start, stop = _fitting(excerpt, room)
     yield Text.assemble((f"{excerpt.line} | ", _FRAME), text)
@@ -169,7 +169,7 @@ def _fitting(excerpt: Excerpt, room: int) -> tuple[str, int, int]:
 
 
 def wrapped(label: Text, body: Text, width: int, indent: int | None = None) -> Iterator[Text]:
-    """`label` and `body` on as many lines as needed, the later ones indented to where the body began.
+    """Yield `label` and `body` on as many lines as needed, the later ones indented to where the body began.
 
     A word is never broken: paths and names stay in one piece, wherever they end.
     """
@@ -181,7 +181,7 @@ def wrapped(label: Text, body: Text, width: int, indent: int | None = None) -> I
 
 
 def _pieces(body: Text, first_room: int, room: int) -> list[Text]:
-    """`body` cut between its words: a first piece of at most `first_room` columns, then of at most `room`."""
+    """Cut `body` between words: a first piece of at most `first_room` columns, then of at most `room`."""
     cuts: list[int] = []
     used, left = 0, first_room
     for word in re.finditer(r"\s*\S+\s*", body.plain):

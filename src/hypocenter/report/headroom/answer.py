@@ -106,7 +106,7 @@ def answer(
     phases: Sequence[str] = PHASES,
     level: str = "",
 ) -> Answer:
-    """Answer for the readings of `table` (record.schema.READINGS and `rank`).
+    """Return the answer for the readings of `table` (record.schema.READINGS and `rank`).
 
     Args:
         table: the selected readings.
@@ -128,7 +128,7 @@ def answers(
     phases: Sequence[str] = PHASES,
     level: str = "",
 ) -> list[Answer]:
-    """The same for several formats, from one reading of the table; places are in the same order in each.
+    """Return the answers for several formats, from one reading of the table; all have places in the same order.
 
     Args:
         forms: the target formats; reductions are looked at for the first alone.
@@ -168,7 +168,7 @@ def _answer(
 
 
 def name_of(place: Gathered | Line) -> str:
-    """`encoder.ff out[0]`, `encoder.ff out[0] aten.mul.Tensor`."""
+    """Return the name of a place: `encoder.ff out[0]`, `encoder.ff out[0] aten.mul.Tensor`."""
     return " ".join(part for part in (place.site or "(model)", place.port, place.op) if part)
 
 
@@ -178,7 +178,7 @@ def _by_execution(lines: Sequence[Line]) -> Any:
 
 
 def _lines(found: Sequence[Gathered], form: Format, scale: float | None) -> list[Line]:
-    """One line per place: its parts at different recorded loss scales are put together at the scale asked about."""
+    """Return one line per place; parts recorded at different loss scales are joined at the scale asked about."""
     parts: dict[tuple[Any, ...], list[Gathered]] = {}
     for g in found:
         parts.setdefault((g.phase, g.site, g.port, g.op, g.line, g.dtype, g.known == "norm"), []).append(g)
@@ -237,7 +237,7 @@ def _factor(g: Gathered, scale: float | None) -> float:
 
 
 def _moved(summary: Summary, factor: float) -> Summary:
-    """Its histogram alone, moved by whole octaves; for pictures."""
+    """Return the histogram alone, moved by whole octaves, for pictures."""
     if not summary.hist:
         return Summary()
     return Summary(hist_first=summary.hist_first + floor_log2(Fraction(factor)), hist=summary.hist)
@@ -253,19 +253,19 @@ def _beyond(form: Format, magnitude: float) -> bool:
 
 
 def _overflows(form: Format, largest: float, rms: float, is_norm: bool) -> bool | None:
-    """Of a norm: no element is larger than it, and one is at least as large as the root mean square."""
+    """Return whether it overflows; None when a norm cannot tell: its largest element lies between rms and norm."""
     if not _beyond(form, largest):
         return False
     return True if not is_norm or _beyond(form, rms) else None
 
 
 def _all_or_unknown(largest: float, form: Format) -> float | None:
-    """What becomes zero, told by the largest element alone."""
+    """Return the share that becomes zero by the largest element alone: 1 when that does, else None."""
     return 1.0 if largest > 0.0 and Fraction(largest) <= form.flushes_to else None
 
 
 def _fraction(of: Any, whole: Sequence[tuple[Gathered, float]], form: Format) -> float | None:
-    """The share of the elements, of readings with a histogram; None without any."""
+    """Return the share over all elements of readings with a histogram; None without any."""
     return _weighted([(of(g.summary, form, f), g.summary.n) for g, f in whole]) if whole else None
 
 
@@ -286,7 +286,7 @@ def _windows(found: Sequence[Gathered], form: Format, *, lost: float) -> list[tu
 
 
 def _best_known(found: Sequence[Gathered]) -> list[Gathered]:
-    """Without the norms of places whose values are known at some steps: those are the better witness."""
+    """Drop the norms of places whose values are known at some steps: values tell more."""
     whole = {(g.phase, g.site, g.port) for g in found if g.known != "norm"}
     return [g for g in found if g.known != "norm" or (g.phase, g.site, g.port) not in whole]
 
@@ -319,7 +319,7 @@ def _total(phase: str, lines: Sequence[Line]) -> PhaseTotal:
 
 
 def _over_all(lines: Sequence[Line], shares: Sequence[float | None]) -> float | None:
-    """Share of all elements; None as soon as one place does not tell."""
+    """Return the share of all elements; None as soon as one place does not tell."""
     if any(share is None for share in shares):
         return None
     return _weighted((share or 0.0, line.n) for share, line in zip(shares, lines, strict=True))

@@ -83,14 +83,14 @@ def gather(table: pa.Table, records: Iterable[tuple[int, StepRecord]]) -> list[G
 
 
 def of_values(table: pa.Table) -> pa.Table:
-    """The rows that are answered from."""
+    """Return the rows that are answered from."""
     chosen = table.filter(_wanted(table))
     chosen = chosen.filter(pa.array(is_possible(chosen)))
     return chosen.filter(_own_or_replay(chosen))
 
 
 def each_tensor(table: pa.Table) -> list[Summary]:
-    """Largest magnitude and histogram of each row, without masks made of a format's lowest number."""
+    """Return largest magnitude and histogram of each row, without masks made of a format's lowest number."""
     n = table.num_rows
     absmax, low, bins = _magnitudes(table, np.arange(n), n) if n else (np.zeros(0), 0, np.zeros((0, 1), np.int64))
     n_all, n_hist = _column(table, "n"), _column(table, "n_hist")
@@ -115,7 +115,7 @@ def _wanted(table: pa.Table) -> Any:
 
 
 def is_possible(table: pa.Table) -> npt.NDArray[np.bool_]:
-    """Rows that a tensor can have; a damaged file may hold others."""
+    """Tell which rows a tensor can have; a damaged file may hold others."""
     counts = [_column(table, name) for name in _COUNTS]
     n, n_hist, n_zero = (_column(table, name) for name in ("n", "n_hist", "n_zero"))
     absmax, sumsq = _column(table, "absmax"), _column(table, "sumsq")
@@ -134,18 +134,18 @@ def is_possible(table: pa.Table) -> npt.NDArray[np.bool_]:
 
 
 def _own_or_replay(table: pa.Table) -> Any:
-    """The run's own rows, and of a phase without any the replay's."""
+    """Select the run's own rows, and the replay's of a phase of which there are no own ones."""
     own = table.filter(pc.invert(table["replay"]))["phase"].unique()
     return pc.or_(pc.invert(table["replay"]), pc.invert(pc.is_in(table["phase"], own)))
 
 
 def _is_norm(table: pa.Table) -> npt.NDArray[np.bool_]:
-    """Readings that hold the sum of squares alone."""
+    """Tell which readings hold the sum of squares alone."""
     return (_column(table, "n_hist") == 0) & (_column(table, "absmax") == 0) & (_column(table, "sumsq") > 0)
 
 
 def _codes(table: pa.Table, carried: Floats, is_norm: npt.NDArray[np.bool_]) -> tuple[Ints, Ints]:
-    """A number per row for its place and scale, and the row where each comes first."""
+    """Return a number per row for its place and scale, and the row where each number comes first."""
     codes = np.unique(carried, return_inverse=True)[1].astype(np.int64) * 2 + is_norm
     for name in _KEY:
         encoded = pc.dictionary_encode(table[name].combine_chunks(), null_encoding="encode")
@@ -209,7 +209,7 @@ def _gathered(
 
 
 def _magnitudes(table: pa.Table, codes: Ints, n: int) -> tuple[Floats, int, Ints]:
-    """|max| per row and exponent counts per place, both without masks made of a format's lowest number."""
+    """Return |max| per row, the first exponent, and exponent counts per place, without masks of lowest numbers."""
     absmax = _column(table, "absmax")
     lists = table["hist"].combine_chunks()
     lengths, values = pc.list_value_length(lists).to_numpy(), lists.flatten().to_numpy()
@@ -232,7 +232,7 @@ def _magnitudes(table: pa.Table, codes: Ints, n: int) -> tuple[Floats, int, Ints
 
 
 def _is_lowest_number(table: pa.Table) -> npt.NDArray[np.bool_]:
-    """Rows whose minimum is exactly the lowest number of their format: masks made by `torch.finfo(dtype).min`."""
+    """Tell which rows have the lowest number of their format as minimum: masks by `torch.finfo(dtype).min`."""
     lowest = np.full(table.num_rows, np.nan)
     for name, form in FORMATS.items():
         lowest[pc.equal(table["dtype"], name).to_numpy(zero_copy_only=False)] = -form.max
@@ -240,7 +240,7 @@ def _is_lowest_number(table: pa.Table) -> npt.NDArray[np.bool_]:
 
 
 def _is_mask_of_infinities(table: pa.Table) -> npt.NDArray[np.bool_]:
-    """Infinities that the program wrote, or -inf alone in forward, which is what attention masks look like."""
+    """Tell which rows have infinities that the program wrote, or only -inf in forward: attention masks."""
     literal = table["literal_inf"].to_numpy(zero_copy_only=False)
     forward = pc.equal(table["phase"], "forward").to_numpy(zero_copy_only=False)
     only_negative = (_column(table, "n_posinf") == 0) & (_column(table, "n_neginf") > 0)
@@ -278,7 +278,7 @@ def _smallest(codes: Ints, values: Any, n: int) -> Any:
 
 
 def _last_largest(codes: Ints, values: Any, n: int) -> Ints:
-    """Row of the largest value of each code, the first of equals."""
+    """Return the row of the largest value of each code, the first of equals."""
     found = np.zeros(n, np.int64)
     order = np.lexsort((-np.arange(len(codes)), values, codes))
     found[codes[order]] = order  # the last one written is the largest

@@ -39,13 +39,13 @@ class Axis:
     n_cells: int
 
     def cell(self, exponent: float) -> int:
-        """The cell of an exponent; what lies beyond is put into the last."""
+        """Return the cell of an exponent; what lies beyond is put into the first or last."""
         return min(max(math.floor((exponent - self.first) / self.octaves), 0), self.n_cells - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Site:
-    """One row."""
+    """One row of the page: a site's port."""
 
     at: int  # in the data that the script reads
     name: str
@@ -57,7 +57,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Module:
-    """Rows that fold together, the nearest to its limit first."""
+    """Rows of a module that fold together, the nearest to its limit first."""
 
     name: str
     about: str
@@ -65,7 +65,7 @@ class Module:
 
 
 def html(answers: Sequence[Answer], run: str, scaled: Sequence[ScaledHeadroom] = ()) -> str:
-    """The page as text.
+    """Return the page as HTML text.
 
     Args:
         answers: of the same readings in several formats, the one that was asked about first.
@@ -106,7 +106,7 @@ def _axis(lines: Sequence[Line]) -> Axis:
 
 
 def _of_format(found: Answer, kept: Sequence[int]) -> dict[str, Any]:
-    """What a page says of one format: sentences, where its zones end, and the columns of each site."""
+    """Return what a page says of one format: sentences, where its zones end, and the columns of each site."""
     form, said = found.format, (*map(sentences.phase_line, found.phases), *sentences.window_lines(found))
     return {
         "name": form.name,
@@ -120,13 +120,13 @@ def _of_format(found: Answer, kept: Sequence[int]) -> dict[str, Any]:
 
 
 def _row(line: Line) -> list[Any]:
-    """Risk, whether it is bad, and the cells."""
+    """Return the risk, whether it is bad, and the cells of a row."""
     shares = map(sentences.percent, (line.overflow, line.flushed, line.subnormal))
     return [_rounded(_risk(line)), int(bool(line.overflows)), sentences.bits(line), *shares]
 
 
 def _of_scaled(found: ScaledHeadroom, asked: Answer, kept: Sequence[int]) -> dict[str, Any]:
-    """The same of a format with scales of its own: nothing overflows, and its limits move with the data."""
+    """Return what a page says of a format with scales of its own: nothing overflows, limits move with the data."""
     by_place = {(s.phase, s.site, s.port, s.dtype): s for s in found.sites}
     rows: list[list[Any]] = []
     for at in kept:
@@ -146,7 +146,7 @@ def _rounded(risk: float) -> float | None:
 
 
 def _risk(line: Line) -> float:
-    """Bits of headroom, or what comes before all of them: a share that overflows or becomes zero."""
+    """Return the bits of headroom; below all of them for a share that overflows or becomes zero."""
     if line.overflows:
         return -1000.0 - 1000.0 * (line.overflow or 0.0)
     if line.flushed is not None and line.flushed >= 0.001:
@@ -196,7 +196,7 @@ def _site(found: Answer, line: Line, at: int, axis: Axis) -> Site:
 
 
 def _cells(line: Line, axis: Axis, zones: tuple[int, int, int]) -> Iterator[str]:
-    """One rectangle for each cell that holds values, by zone and shade; then lines where the zones end."""
+    """Yield a rectangle for each cell that holds values, by zone and shade; then lines where the zones end."""
     counts = [0] * axis.n_cells
     for exponent, count in enumerate(line.hist, line.hist_first):
         counts[axis.cell(exponent)] += count
@@ -215,7 +215,7 @@ def _zone(axis: Axis, cell: int, zones: tuple[int, int, int]) -> str:
 
 
 def _axis_svg(found: Answer, axis: Axis) -> Markup:
-    """Exponents below the columns of cells."""
+    """Draw the exponents below the columns of cells."""
     every = max(1, round(axis.n_cells / 5))
     texts = (
         f'<text x="{(i + 0.5) * 300 / axis.n_cells:.0f}" y="11">2^{axis.first + i * axis.octaves}</text>'

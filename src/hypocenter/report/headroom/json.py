@@ -154,7 +154,7 @@ class Headroom(Struct, frozen=True, kw_only=True):
 
 
 def written(answer: Answer, run: str) -> Headroom:
-    """The answer about the run of this name as it is written."""
+    """Return the answer about the run of this name in the form in which it is written."""
     form = answer.format
     return Headroom(
         status=answer.status, run=run, scale=answer.scale, recorded_scales=answer.recorded, level=answer.level,

@@ -31,7 +31,7 @@ svg { --bg: #ffffff; --fg: #1b1f24; --mute: #57606a; --line: #d8dee4; --zero: #8
 
 
 def svg(answer: Answer, run: str) -> str:
-    """The picture as an SVG document."""
+    """Return the picture as an SVG document."""
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + _svg(answer, run, sentences.headline(answer))
 
 
@@ -45,7 +45,7 @@ def _left_out(answer: Answer) -> str:
 
 
 def _opened(height: int, label: str, style: str = "") -> str:
-    """An SVG element with its background, and with its style where no page around it has that."""
+    """Return the start of an SVG element with its background, and its style where no page around has that."""
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" '
         f'role="img" aria-label="{_text(label)}">{style}<rect class="bg" width="{WIDTH}" height="{height}"/>'
@@ -82,7 +82,7 @@ def _octaves(axis: Axis) -> str:
 
 
 def _heading(axis: Axis) -> Iterator[str]:
-    """Names of the zones, exponents, and the columns to the right."""
+    """Yield the names of the zones, exponents, and the headings of the columns to the right."""
     for zone, name in ZONES.items():
         cells = [i for i, z in enumerate(axis.zones) if z == zone]
         if cells:
@@ -96,7 +96,7 @@ def _heading(axis: Axis) -> Iterator[str]:
 
 
 def _limits(axis: Axis, y: int, height: int) -> Iterator[str]:
-    """Dashed lines where one zone ends and the next begins."""
+    """Yield dashed lines where one zone ends and the next begins."""
     for i in range(1, axis.n_cells):
         if axis.zones[i] != axis.zones[i - 1]:
             x = _x(axis, i)

@@ -61,11 +61,11 @@ class Reduction:
 
     @property
     def share(self) -> float:
-        """How far it has come: 1 at the limit; 0 when the present size is not known."""
+        """The present size as a share of the limit: 1 at the limit; 0 when the present size is not known."""
         return self.present / self.critical if self.present is not None else 0.0
 
     def sentence(self, form: Format) -> str:
-        """`4,096 terms of mean |x| 10 are added; in float16 it overflows from about 6,550 terms on`."""
+        """Say e.g. `4,096 terms of mean |x| 10 are added; in float16 it overflows from about 6,550 terms on`."""
         now = "" if self.present is None else f" (now {_count(self.present)})"
         size = _count(self.critical)
         inside = ", if partial sums are kept in it" if self.is_in_accumulator else ""
@@ -84,7 +84,7 @@ class Reduction:
 def reductions_of(
     table: pa.Table, records: Iterable[tuple[int, StepRecord]], form: Format, scale: float | None, phases: Sequence[str]
 ) -> tuple[Reduction, ...]:
-    """The reductions near their limit, nearest first; a loss scale multiplies those of backward."""
+    """Return the reductions near their limit, nearest first; a loss scale multiplies those of backward."""
     if not pc.any(pc.starts_with(table["port"], "terms[")).as_py():
         return ()
     ops = table.filter(pc.and_(pc.invert(pc.equal(table["op"], "")), pc.is_in(table["phase"], pa.array(list(phases)))))
@@ -105,14 +105,14 @@ def reductions_of(
 
 
 def _is_near(found: Reduction) -> bool:
-    """Sums inside kernels are kept in float32 as a rule: those are named only where they would overflow now."""
+    """Return whether it is near its limit; of sums inside kernels (float32 as a rule) only if they overflow now."""
     if found.is_in_accumulator:
         return found.share >= 1.0
     return found.share * (NEAR_SQUARED if found.of == "|x|" else NEAR) >= 1.0
 
 
 def _calls(ops: pa.Table) -> Iterator[tuple[int, list[Reading], Reading]]:
-    """Per executed reduction its terms and its first result."""
+    """Yield the rank, terms and first result of each executed reduction."""
     first = max(0, ops.num_rows - MOST_READINGS)
     cut = ops.slice(first)
     pending: list[Reading] = []
@@ -185,7 +185,7 @@ def _scaled(summary: Summary, factor: float) -> Summary:
 
 
 def _is_square(x: Summary, out: Summary) -> bool:
-    """Whether |max| of the result is that of the operand, squared; a result that overflowed already is one too."""
+    """Return whether |max| of the result is that of the operand squared, or the result overflowed."""
     if out.n_posinf and x.absmax > 1.0:
         return True
     return bool(x.absmax) and math.isclose(out.absmax, x.absmax**2, rel_tol=0.02)

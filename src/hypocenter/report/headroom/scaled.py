@@ -59,7 +59,7 @@ class ScaledHeadroom:
 
 @dataclass(frozen=True, slots=True)
 class _Tensor:
-    """One reading."""
+    """What is needed of one reading."""
 
     zeros: Zeros
     n: int  # nonzero elements that its histogram looked at
@@ -133,7 +133,7 @@ def _sentence(form: ScaledFormat, sites: Sequence[ScaledSite]) -> str:
 
 
 def _range(site: ScaledSite) -> str:
-    """`1.2 %`, or `0 % to 12 %, about 3 %`."""
+    """Return shares as text: `1.2 %`, or `0 % to 12 %, about 3 %`."""
     least, most = percent(site.zero_at_least), percent(site.zero_at_most)
     return least if least == most else f"{least} to {most}, about {percent(site.zero_expected)}"
 
@@ -162,7 +162,7 @@ def _notes(form: ScaledFormat, sites: Sequence[ScaledSite]) -> Iterator[str]:
 
 
 def render(found: ScaledHeadroom, screen: Screen, *, rows: int) -> str:
-    """The screen: the sentence, and the sites of each phase that may lose most."""
+    """Return the screen: the sentence, and the sites of each phase that may lose most."""
     return to_text(_lines(found, screen.width, rows), screen)
 
 

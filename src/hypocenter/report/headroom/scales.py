@@ -27,7 +27,7 @@ Key = tuple[int, int]  # rank, step
 
 
 def is_scaled(phase: str, port: str) -> bool:
-    """Whether a loss scale multiplies the values of such a reading."""
+    """Return whether a loss scale multiplies the values of such a reading."""
     return phase == "grad" or (phase == "backward" and not port.startswith("out["))
 
 
@@ -39,7 +39,7 @@ def _is_of_backward(table: pa.Table) -> npt.NDArray[np.bool_]:
 def carried_scales(
     table: pa.Table, records: Sequence[tuple[int, StepRecord]]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Per row the scale that its values contain, and the loss scale of its step (1 without a scaler)."""
+    """Return per row the scale that its values contain, and the loss scale of its step (1 without a scaler)."""
     known = {(rank, record.step): record for rank, record in records}
     keys = list(zip(table["rank"].to_pylist(), table["step"].to_pylist(), strict=True))
     recorded = np.array([_scale(known, key) for key in keys], np.float64)
@@ -53,7 +53,7 @@ def carried_scales(
 
 
 def _scale(known: dict[Key, StepRecord], key: Key) -> float:
-    """The scale of a step; a step that was not completed has that of the one before."""
+    """Return the loss scale of a step; a step that was not completed has that of the one before, else 1."""
     for step in (key[1], key[1] - 1):
         record = known.get((key[0], step))
         if record is not None:
@@ -63,7 +63,7 @@ def _scale(known: dict[Key, StepRecord], key: Key) -> float:
 
 
 def _left_in(table: pa.Table, known: dict[Key, StepRecord]) -> dict[Key, bool]:
-    """Per (rank, step) whether gradients still contain the scale; where it cannot be told, as in most other steps."""
+    """Return per (rank, step) whether gradients still contain the scale; the usual answer where it cannot be told."""
     squares: dict[Key, float] = defaultdict(float)
     columns: list[Any] = [table[name].to_pylist() for name in ("rank", "step", "sumsq")]
     for rank, step, sumsq in zip(*columns, strict=True):
@@ -75,7 +75,7 @@ def _left_in(table: pa.Table, known: dict[Key, StepRecord]) -> dict[Key, bool]:
 
 
 def _is_left_in(norm: float, record: StepRecord | None) -> bool | None:
-    """Nearer to the grad norm times the scale than to the grad norm itself; clipping only makes it smaller."""
+    """Return whether a norm is nearer to grad norm times scale than to grad norm; None when not known."""
     if record is None or record.loss_scale is None or record.grad_norm is None:
         return None
     scale, truth = record.loss_scale, record.grad_norm

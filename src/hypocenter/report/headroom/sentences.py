@@ -19,7 +19,7 @@ MARGIN_OCTAVES = 3  # shown beyond either end of the format; what lies further o
 
 
 def headline(answer: Answer) -> str:
-    """`in float16 at scale 65,536: 2 of 118 sites would overflow, first …; 0.4 % of gradients would become zero`."""
+    """Say `in float16 at scale 65,536: 2 of 118 sites would overflow, first …; 0.4 % … would become zero`."""
     head = f"in {answer.format.name}{_at_scale(answer)}: "
     if not answer.lines:
         return f"{head}cannot tell, no floating-point values were recorded here"
@@ -64,7 +64,7 @@ def _lost(answer: Answer) -> Iterator[str]:
 
 
 def phase_line(total: PhaseTotal) -> str:
-    """`forward: 41 sites, none overflows, least headroom 3.2 bits (head out[0], step 12)`."""
+    """Say `forward: 41 sites, none overflows, least headroom 3.2 bits (head out[0], step 12)`."""
     n = (
         f"{total.n_overflowing:,} overflow{'s' if total.n_overflowing == 1 else ''}"
         if total.n_overflowing
@@ -82,7 +82,7 @@ def phase_line(total: PhaseTotal) -> str:
 
 
 def window_lines(answer: Answer) -> Iterator[str]:
-    """Which loss scales lose nothing, and which lose little."""
+    """Say which loss scales lose nothing, and which lose little."""
     if answer.window is None:
         return
     strict, form = answer.window, answer.format.name
@@ -127,12 +127,12 @@ def _high_side(window: ScaleWindow) -> str:
 
 
 def place(line: Line) -> str:
-    """The site as people read it."""
+    """Return the site as people read it."""
     return wording.clean(name_of(line))
 
 
 def bits(line: Line) -> str:
-    """`3.2 bits`, `-1.0 bits`, `3.2 to 9.1 bits` from a norm, `-` when all is zero."""
+    """Return headroom as text: `3.2 bits`, `-1.0 bits`, `3.2 to 9.1 bits` from a norm, `-` when all is zero."""
     if line.bits is None:
         return "-"
     if line.bits_at_most is not None and line.bits_at_most - line.bits >= 0.1:
@@ -141,7 +141,7 @@ def bits(line: Line) -> str:
 
 
 def percent(share: float | None) -> str:
-    """`0.4 %`, `<0.01 %`, `0 %`; `?` where it is not known."""
+    """Return a share as text: `0.4 %`, `<0.01 %`, `0 %`; `?` where it is not known."""
     if share is None:
         return "?"
     hundredfold = 100.0 * share
@@ -155,7 +155,7 @@ def percent(share: float | None) -> str:
 
 
 def number(value: float | Fraction) -> str:
-    """`65,536`, `0.5`, `1.2e-05`, `2^40`."""
+    """Return a number as text: `65,536`, `0.5`, `1.2e-05`, `2^40`."""
     size = float(value)
     exponent = math.frexp(size)[1] - 1 if size else 0
     if size == 2.0**exponent and not -4 <= exponent <= 24:
@@ -164,12 +164,12 @@ def number(value: float | Fraction) -> str:
 
 
 def power(exponent: int) -> str:
-    """`2^16 (65,536)`."""
+    """Return a power of two as text: `2^16 (65,536)`."""
     return f"2^{exponent} ({2**exponent:,})" if 3 < exponent <= 30 else f"2^{exponent}"
 
 
 def worst_first(lines: Sequence[Line]) -> list[Line]:
-    """Those that overflow, then those that lose a thousandth or more to zero, then by headroom."""
+    """Sort lines: those that overflow, then those that lose a thousandth or more to zero, then by headroom."""
     return sorted(
         lines,
         key=lambda x: (
@@ -190,12 +190,12 @@ class Axis:
 
     @property
     def n_cells(self) -> int:
-        """How many cells there are."""
+        """The number of cells."""
         return len(self.zones)
 
 
 def axis_of(form: Format, most_cells: int) -> Axis:
-    """The axis of a format in at most so many cells."""
+    """Return the axis of a format in at most so many cells."""
     zero, top = floor_log2(form.flushes_to), form.largest_exponent
     first, last = zero - MARGIN_OCTAVES, top + MARGIN_OCTAVES
     octaves = max(1, math.ceil((last - first + 1) / max(1, most_cells)))
@@ -215,7 +215,7 @@ def _zone(form: Format, zero: int, exponent: int, octaves: int) -> Zone:
 
 
 def shares(line: Line, axis: Axis) -> Sequence[float]:
-    """The share of the nonzero elements in each cell."""
+    """Return the share of the nonzero elements in each cell."""
     found = [0.0] * axis.n_cells
     for exponent, count in enumerate(line.hist, line.hist_first):
         cell = min(max((exponent - axis.first) // axis.octaves, 0), axis.n_cells - 1)
@@ -225,7 +225,7 @@ def shares(line: Line, axis: Axis) -> Sequence[float]:
 
 
 def level(share: float, n_levels: int) -> int:
-    """0 for nothing, then by powers of ten: of five levels 1 is below 0.1 %, 4 is 10 % and above."""
+    """Return 0 for nothing, else a level by powers of ten: of five levels 1 is below 0.1 %, 4 is 10 % and above."""
     if share <= 0.0:
         return 0
     return min(n_levels - 1, max(1, n_levels + math.floor(math.log10(share))))

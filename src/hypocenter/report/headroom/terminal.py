@@ -23,7 +23,7 @@ STYLES = {"zero": "red", "subnormal": "yellow", "normal": "green", "overflow": "
 
 
 def render(answer: Answer, screen: Screen, *, rows: int, has_unicode: bool = True) -> str:
-    """Everything as text no wider than the screen; `rows` lines per phase, 0 for all."""
+    """Return everything as text no wider than the screen; `rows` lines per phase, 0 for all."""
     return to_text(_all(answer, screen.width, rows, has_unicode), screen)
 
 
@@ -118,7 +118,7 @@ def _rest(answer: Answer, width: int, rows: int) -> Iterator[Text]:
 
 
 def _wrapped(text: str, width: int, style: str, indent: int = 0) -> Iterator[Text]:
-    """Lines no wider than the screen, later ones indented by two more."""
+    """Break the text into lines no wider than the screen, later ones indented by two more."""
     line = " " * indent
     for word in text.split(" "):
         if line.strip() and cell_len(line) + 1 + cell_len(word) > width:

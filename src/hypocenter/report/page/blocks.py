@@ -38,5 +38,5 @@ def _block_row(first: Row, depth: int, n_sites: int) -> Row:
 
 
 def deepest(grid: Grid) -> int:
-    """Parts of the longest name."""
+    """Return the number of parts of the longest name."""
     return max((row.site.count(".") + 1 for row in grid.rows), default=1)

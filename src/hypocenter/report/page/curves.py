@@ -46,7 +46,7 @@ class Picture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Axis:
-    """Values to heights."""
+    """Turns values into heights."""
 
     low: float
     high: float
@@ -59,7 +59,7 @@ class _Axis:
 
 
 def pictures(records: Sequence[tuple[int, StepRecord]], findings: Sequence[Finding]) -> list[Picture]:
-    """The charts that say something: a quantity that was recorded, and changed."""
+    """Return the charts that say something: of a quantity that was recorded, and changed."""
     job = of_job(records)
     if len(job) < 2:
         return []
@@ -77,7 +77,7 @@ def pictures(records: Sequence[tuple[int, StepRecord]], findings: Sequence[Findi
 
 
 def loss_scale(records: Sequence[tuple[int, StepRecord]], findings: Sequence[Finding]) -> Picture | None:
-    """The loss scale over the steps: the chart of a page's diary where no script runs."""
+    """Return the chart of the loss scale, for a page's diary where no script runs; None when there was none."""
     job = of_job(records)
     curve = _curve("", job, lambda record: record.loss_scale)
     return _picture("Loss scale", [curve], job, findings) if len(job) > 1 and any(curve.values) else None
@@ -146,7 +146,7 @@ def _picture(title: str, curves: Sequence[Curve], job: Sequence[StepRecord], fin
 
 
 def is_bad(record: StepRecord) -> bool:
-    """Whether something of this step was not finite, beside what a loss scaler skips."""
+    """Return whether something of this step was not finite, except in steps that a loss scaler skips."""
     if was_skipped_by_scaler(record):
         return False
     values = (record.loss, record.grad_norm)
@@ -184,7 +184,7 @@ def _step_ticks(first: int, last: int) -> list[int]:
 
 
 def _round_step(least: float) -> float:
-    """1, 2 or 5 times a power of ten that is not below `least`."""
+    """Return 1, 2 or 5 times a power of ten that is not below `least`."""
     decade = 10.0 ** math.floor(math.log10(least))
     return next(n * decade for n in (1, 2, 5, 10) if n * decade >= least * 0.999)
 
@@ -201,7 +201,7 @@ def _path(curve: Curve, axis: _Axis, first: int, last: int) -> str:
 
 
 def _shades(bad: Sequence[int], first: int, last: int) -> Iterator[str]:
-    """One rectangle for each run of steps that were not finite."""
+    """Yield one rectangle for each run of steps that were not finite."""
     for _, group in groupby(enumerate(bad), key=lambda pair: pair[1] - pair[0]):
         span = [step for _, step in group]
         x = _x(max(span[0] - 0.5, first), first, last)

@@ -23,7 +23,7 @@ _MOST_LINES = 400  # of a diff
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TensorLine:
-    """One tensor that went into or came out of the operator."""
+    """One tensor that was an input or output of the operator."""
 
     name: str
     origin: str
@@ -35,7 +35,7 @@ class TensorLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Details:
-    """Of one finding; empty where nothing is known."""
+    """What is known of one finding; empty where nothing is."""
 
     before: tuple[str, ...] = ()  # source lines, as they are in the file now
     after: tuple[str, ...] = ()
@@ -52,7 +52,7 @@ class Details:
 def details_of(
     finding: Finding, evidence: Evidence | None, classes: Mapping[str, str], *, reads_source: bool = True
 ) -> Details:
-    """What is known of this finding.
+    """Return what is known of this finding.
 
     Args:
         finding: of the diagnosis.
@@ -80,7 +80,7 @@ def details_of(
 
 
 def around(source: Source) -> tuple[tuple[str, ...], tuple[str, ...], int]:
-    """Lines before and after without the indent that all have, and that of the line itself.
+    """Return the lines before and after without their common indent, and the indent of the line itself.
 
     Nothing where this very line of Python is no longer where it was: what else a path names is not read.
     """
@@ -102,14 +102,14 @@ def around(source: Source) -> tuple[tuple[str, ...], tuple[str, ...], int]:
 
 
 def classes_of(table: pa.Table) -> dict[str, str]:
-    """The class of each module by its path, as far as rows of modules tell."""
+    """Return the class of each module by its path, as far as rows of modules tell."""
     rows = table.select(["site", "module"]).filter(pc.not_equal(table["module"], ""))
     unique = rows.group_by(["site", "module"], use_threads=False).aggregate([])
     return dict(zip(unique["site"].to_pylist(), unique["module"].to_pylist(), strict=True))
 
 
 def _inside(site: str | None, classes: Mapping[str, str]) -> tuple[str, ...]:
-    """A module's ancestors that are known, and itself."""
+    """Return those of a module's ancestors that are known, and the module itself, in words."""
     if not site or site not in classes:
         return ()
     parts = site.split(".")

@@ -58,7 +58,7 @@ class _Culprit:
 
 
 def diary_of(table: pa.Table, records: Sequence[tuple[int, StepRecord]]) -> DiaryView | None:
-    """The diary of the lowest rank that has one; None for a run without a loss scaler.
+    """Return the diary of the lowest rank that has one; None for a run without a loss scaler.
 
     Args:
         table: all readings, with `rank`.
@@ -89,7 +89,7 @@ def diary_of(table: pa.Table, records: Sequence[tuple[int, StepRecord]]) -> Diar
 
 
 def _numbers(rows: pa.Table) -> list[float]:
-    """The number that each row of one element holds."""
+    """Return the number that each row of one element holds."""
     columns: list[Any] = [rows[name].to_pylist() for name in ("sum", "n_nan", "n_posinf")]
     return [math.nan if nan else math.inf if inf else value for value, nan, inf in zip(*columns, strict=True)]
 
@@ -115,7 +115,7 @@ def _culprits(rows: pa.Table, scales: Mapping[int, float]) -> list[_Culprit]:
 
 
 def _lines(culprits: Sequence[_Culprit]) -> list[Line]:
-    """One per parameter, the one that overflowed most often first."""
+    """Return one line per parameter, first the one that overflowed most often."""
     by_param: dict[str, list[_Culprit]] = defaultdict(list)
     for culprit in culprits:
         by_param[culprit.param].append(culprit)
@@ -181,7 +181,7 @@ def _at_step(culprits: Sequence[_Culprit]) -> dict[str, Any]:
 
 
 def _edges(steps: Sequence[int], scales: Mapping[int, float], skipped: set[int]) -> list[int]:
-    """The steps at which the staircase turns, those that were skipped, and both ends; thinned evenly if still many."""
+    """Return steps at which the staircase turns or a step was skipped, and both ends; thinned evenly if many."""
     kept = [
         step
         for i, step in enumerate(steps)

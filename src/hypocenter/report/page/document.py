@@ -20,13 +20,13 @@ from hypocenter.report import wording
 
 @cache
 def file_text(package: str, name: str) -> str:
-    """A file of ours."""
+    """Return the text of a file of our packages."""
     return resources.files(package).joinpath(name).read_text(encoding="utf-8")
 
 
 @cache
 def shell(package: str, name: str) -> jinja2.Template:
-    """A template that escapes whatever is not marked as markup."""
+    """Return a template that escapes whatever is not marked as markup."""
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True,
         loader=jinja2.FunctionLoader(lambda part: file_text(__package__ or "", part)),
@@ -39,23 +39,23 @@ def shell(package: str, name: str) -> jinja2.Template:
 
 
 def _breakable(name: str) -> Markup:
-    """A name that a narrow column breaks where its parts end: behind a dot or a slash."""
+    """Return a name with possible line breaks after its dots and slashes, for narrow columns."""
     return Markup(re.sub(r"([./]+)", r"\1<wbr>", str(escape(name))))
 
 
 def _runs(items: Sequence[Any], name: str) -> list[list[Any]]:
-    """Neighbours that have the same value of an attribute, together."""
+    """Group neighbours that have the same value of an attribute."""
     return [list(group) for _, group in groupby(items, key=lambda item: getattr(item, name))]
 
 
 def policy(styles: str, scripts: Sequence[str]) -> str:
-    """Nothing may be loaded, and only these very scripts and styles may run."""
+    """Return a content policy by which nothing is loaded and only these scripts and styles may run."""
     allowed = " ".join(map(_hash, scripts))
     return f"default-src 'none'; script-src {allowed}; style-src {_hash(styles)}; base-uri 'none'; form-action 'none'"
 
 
 def embedded(data: dict[str, Any]) -> Markup:
-    """JSON that cannot end the script element it stands in."""
+    """Return JSON that cannot end the script element in which it stands."""
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 

@@ -92,7 +92,7 @@ def _wanted(table: pa.Table, keep: frozenset[tuple[str, str]]) -> pa.Array:
 
 
 def _keys(table: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """A number for each row's key, and where each key comes first."""
+    """Return a number for each row's key, and the row where each key comes first."""
     codes = np.zeros(table.num_rows, np.int64)
     for name in _KEY:
         encoded = pc.dictionary_encode(table[name].combine_chunks(), null_encoding="encode")
@@ -103,7 +103,7 @@ def _keys(table: pa.Table) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]
 
 
 def _in_execution_order(codes: npt.NDArray[np.int64], n_keys: int, table: pa.Table) -> npt.NDArray[np.int64]:
-    """The keys phase by phase, in each by their earliest order within any step and micro-batch."""
+    """Sort the keys by phase, and within one by their earliest order in any step and micro-batch."""
     order = np.full(n_keys, np.iinfo(np.int64).max)
     np.minimum.at(order, codes, table["order"].to_numpy())
     phase = np.zeros(n_keys, np.int64)
@@ -119,5 +119,5 @@ def _magnitude(table: pa.Table) -> npt.NDArray[np.float64]:
 
 
 def _is_norm(table: pa.Table) -> npt.NDArray[np.bool_]:
-    """Readings that hold the sum of squares alone: nothing was counted in them."""
+    """Tell which readings hold the sum of squares alone: nothing was counted in them."""
     return (table["n_hist"].to_numpy() == 0) & (table["absmax"].to_numpy() == 0)

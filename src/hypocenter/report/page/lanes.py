@@ -24,7 +24,7 @@ WIDTH, _NAME, _LANE, _GAP, _FOOT = 900, 80, 16, 4, 30  # units of the picture: p
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lane:
-    """One rank."""
+    """The steps of one rank, as a lane of the page."""
 
     rank: int
     steps: tuple[int, ...]  # the first of each slice
@@ -34,7 +34,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lanes:
-    """What the page shows of them."""
+    """The lanes, and what the page shows with them."""
 
     about: str
     svg: Markup  # over steps; lanes.js draws over time too, and zooms
@@ -43,7 +43,7 @@ class Lanes:
 
 
 def lanes_of(records: Sequence[tuple[int, StepRecord]], diagnosis: Diagnosis) -> Lanes | None:
-    """The lanes of a job; None for a recording of one rank, or of one step.
+    """Return the lanes of a job; None for a recording of one rank, or of one step.
 
     Args:
         records: every (rank, step record).
@@ -89,7 +89,7 @@ def _kind(record: StepRecord, is_found: bool) -> int:
 
 
 def _packed(lane: Lane) -> dict[str, Any]:
-    """A lane as lanes.js reads it: of steps the first, then differences."""
+    """Return a lane as lanes.js reads it: the first step, then differences."""
     steps = [lane.steps[0], *(b - a for a, b in itertools.pairwise(lane.steps))]
     return {"rank": lane.rank, "steps": steps, "ms": lane.ms, "kinds": "".join(map(str, lane.kinds))}
 

@@ -50,7 +50,7 @@ def payload(
     diary: DiaryView | None,
     replayed: Mapping[int, float],
 ) -> tuple[dict[str, Any], list[Still]]:
-    """Everything the scripts read, as plain JSON values, and the maps as pictures for where no script runs.
+    """Return everything the scripts read, as plain JSON values, and the maps as pictures for where no script runs.
 
     Args:
         replayed: loss scales of replayed steps (page.carried).
@@ -87,7 +87,7 @@ def payload(
 
 
 def _with_ranks(table: pa.Table, is_replay: bool) -> pa.Table:
-    """What tells the loss scale of a gradient."""
+    """Return the rows and columns that tell the loss scale of a gradient."""
     part = table.select(("rank", "step", "phase", "port", "n_hist", "sumsq", "replay"))
     return part.filter(part["replay"] if is_replay else pc.invert(part["replay"]))
 
@@ -123,7 +123,7 @@ def _shown(row: Row) -> dict[str, str | int]:
 
 
 def _marks(grid: Grid, diagnosis: Diagnosis) -> list[tuple[int, int]]:
-    """Row and column of each finding that is not a note, in the diagnosis' order."""
+    """Return row and column of each finding that is not a note, in the diagnosis' order."""
     marks: list[tuple[int, int]] = []
     for finding in diagnosis.findings:
         name = finding.site if finding.site is not None else finding.param
@@ -137,7 +137,7 @@ def _marks(grid: Grid, diagnosis: Diagnosis) -> list[tuple[int, int]]:
 
 
 def _blamed(grid: Grid, diagnosis: Diagnosis) -> int:
-    """The row to look at where the first finding has none: in its module, not finite at its step, or else the first."""
+    """Return the row to look at if the first finding has none: in its module, else not finite at its step, else 0."""
     first = next((finding for finding in diagnosis.findings if finding.severity != "note"), None)
     if first is None or not grid.rows:
         return 0
@@ -152,7 +152,7 @@ def _blamed(grid: Grid, diagnosis: Diagnosis) -> int:
 
 
 def _row(grid: Grid, site: str, port: str, op: str) -> int | None:
-    """The row of a finding: same site, port and operator if possible, else the best that is there."""
+    """Return the row of a finding: same site, port and operator if possible; None when its site has no row."""
     best, best_score = None, 0
     for index, row in enumerate(grid.rows):
         score = 4 * (row.site == site) + 2 * (row.port == port) + (row.op == op)
@@ -177,7 +177,7 @@ def _find_line(site: str, port: str, grids: list[Grid]) -> list[int] | None:
 
 
 def encode(absmax: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.uint8], list[float]]:
-    """Codes of the same shape, and each row's top."""
+    """Return codes of the same shape, and each row's top (log2)."""
     usable = np.isfinite(absmax) & (absmax > 0)
     log2 = np.log2(np.where(usable, absmax, 1.0))
     highest = np.max(np.where(usable, log2, -np.inf), axis=1, initial=-np.inf)
@@ -189,20 +189,20 @@ def encode(absmax: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.uint8], list
 
 
 def decode(codes: npt.NDArray[np.uint8], top: list[float]) -> npt.NDArray[np.float64]:
-    """What the page shows for each cell (the page's own decoder is in app.js)."""
+    """Return what the page shows for each cell (the page's own decoder is in app.js)."""
     value = 2.0 ** (np.asarray(top)[:, None] + (codes.astype(np.float64) - HIGHEST) / PER_BIT)
     value = np.where(codes == ZERO, 0.0, value)
     return np.where(codes == MISSING, np.nan, np.where(codes == NOT_FINITE, np.inf, value))
 
 
 def pack(codes: npt.NDArray[np.uint8]) -> str:
-    """Differences along each row, gzip, base64. Differences compress better: neighbours in time are alike."""
+    """Pack differences along each row by gzip and base64: neighbours in time are alike and compress well."""
     delta = np.diff(codes, axis=1, prepend=np.zeros((len(codes), 1), np.uint8))
     return base64.b64encode(gzip.compress(delta.tobytes(), compresslevel=6, mtime=0)).decode("ascii")
 
 
 def fit(grid: Grid, flagged: frozenset[tuple[str, str]], limit_bytes: int) -> tuple[Grid, str, tuple[str, ...]]:
-    """The grid, merged until its packed form is at most `limit_bytes`.
+    """Merge the grid until its packed form is at most `limit_bytes`.
 
     Returns:
         The grid to show, its packed codes, and a sentence for everything that was merged. Rows whose (site, port) is
@@ -238,7 +238,7 @@ def _packed(grid: Grid, limit_bytes: int) -> str | None:
 
 
 def replayed_scales(evidence: Iterable[Evidence]) -> dict[int, float]:
-    """By step, the loss scale at which a failed step was executed again, where that was not the step's own."""
+    """Return by step the loss scale of a failed step's replay, where that was not the step's own."""
     return {e.step: e.replayed_scale for e in evidence if e.replayed_scale is not None}
 
 
@@ -248,7 +248,7 @@ def carried_of(
     steps: Sequence[int],
     replayed: Mapping[int, float] | None = None,
 ) -> dict[str, list[float]]:
-    """log2 of the loss scale in the values of each phase of PHASES, one per step of `steps`; 0 without a scaler.
+    """Return log2 of the loss scale in the values of each phase of PHASES, one per step; 0 without a scaler.
 
     Args:
         replayed: of a grid of replayed steps: their scales (see `replayed_scales`).
@@ -269,7 +269,7 @@ def carried_of(
 
 
 def _of_grads(table: pa.Table, records: Sequence[tuple[int, StepRecord]]) -> dict[int, float]:
-    """Of parameters' gradients in full: the program may have taken the scale out before they were read."""
+    """Return by step log2 of the scale in recorded gradients: the program may have taken it out before."""
     grads = table.filter(pc.and_(pc.equal(table["phase"], "grad"), pc.greater(table["n_hist"], 0)))
     if grads.num_rows == 0:
         return {}

@@ -38,7 +38,7 @@ class CellView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockView:
-    """One table."""
+    """One table of ranks."""
 
     title: str
     columns: tuple[str, ...]
@@ -47,7 +47,7 @@ class BlockView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LineView:
-    """One rank of the list."""
+    """One rank in the list."""
 
     mark: str
     rank: int
@@ -72,7 +72,7 @@ class RanksView:
 
 
 def ranks_of(states: Sequence[RankState], diagnosis: Diagnosis) -> RanksView | None:
-    """What to show; None for a recording of one rank."""
+    """Return what to show of the ranks; None for a recording of one rank."""
     grid = rank_grid(states, diagnosis)
     if grid is None:
         return None

@@ -14,7 +14,7 @@ _SAID = ("level", "out", "force")  # elsewhere on the page, or of no interest to
 
 
 def run_facts(run: Run) -> list[tuple[str, str]]:
-    """Pairs of a name and what it was; what is not known is left out."""
+    """Return pairs of a name and what it was; what is not known is left out."""
     versions = [f"{name} {version}" for name, version in sorted(run.versions.items(), key=_order)]
     options = [
         f"{name} = {_value(value)}"
@@ -36,7 +36,7 @@ def run_facts(run: Run) -> list[tuple[str, str]]:
 
 
 def in_a_line(run: Run) -> str:
-    """`train.py --lr 1 · torch 2.6.0 · 3f2a9c1b on main`."""
+    """Return the run in a line: `train.py --lr 1 · torch 2.6.0 · 3f2a9c1b on main`."""
     framework = next((f"{name} {run.versions[name]}" for name in ("torch", "mindspore") if name in run.versions), "")
     parts = (wording.clean(text, 160) for text in (shlex.join(run.command), framework, run.git) if text)
     return " · ".join(parts) or "the run"

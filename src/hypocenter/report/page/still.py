@@ -29,7 +29,7 @@ LEGEND = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Still:
-    """One map."""
+    """One map as a picture."""
 
     title: str
     about: str
@@ -69,7 +69,7 @@ def still_of(title: str, grid: Grid, marks: Sequence[tuple[int, int]]) -> Still:
 
 
 def _cut(grid: Grid, flagged: frozenset[tuple[str, str]]) -> Grid:
-    """The first rows, and those that are flagged wherever they are."""
+    """Return the grid with its first rows, and with rows that are flagged wherever they are."""
     first = sorted(range(len(grid.rows)), key=lambda at: (grid.rows[at].site, grid.rows[at].port) not in flagged)
     chosen = sorted(first[: 2 * MOST_ROWS])
     return Grid(rows=tuple(grid.rows[at] for at in chosen), steps=grid.steps, absmax=grid.absmax[chosen])
@@ -80,7 +80,7 @@ def _is_used(name: str, used: set[str]) -> bool:
 
 
 def _classes(grid: Grid) -> list[list[str]]:
-    """Of each cell the class of its colour; empty where nothing was recorded."""
+    """Return for each cell the class of its colour; empty where nothing was recorded."""
     return [_of_row(row, values) for row, values in zip(grid.rows, grid.absmax, strict=True)]
 
 
@@ -140,7 +140,7 @@ def _name(row: Row) -> str:
 
 
 def _shapes(classes: list[list[str]], cell: float) -> dict[str, list[str]]:
-    """Of each colour its cells; neighbours of one colour as one."""
+    """Return for each colour the shapes of its cells; neighbours of one colour are one shape."""
     shapes: dict[str, list[str]] = {}
     for at, row in enumerate(classes):
         y, begin = _TOP + at * _ROW, 0

@@ -46,7 +46,7 @@ class Upstream:
 
 
 def upstream_of(finding: Finding, table: pa.Table) -> Upstream | None:
-    """The rows around the finding, from the replay of its step when there is one; None when there is nothing."""
+    """Return the rows around the finding, from the replay of its step when there is one; None when there are none."""
     near = table.filter(_same_micro_batch(finding, table))
     near = near.filter(pc.invert(pc.match_substring_regex(near["op"], UNINITIALISED)))
     near = near.filter(pc.and_not(holds_values(near), is_bookkeeping(near)))
@@ -70,7 +70,7 @@ def _same_micro_batch(finding: Finding, table: pa.Table) -> pa.Array:
 
 
 def _index(finding: Finding, table: pa.Table) -> int | None:
-    """The finding's own row: same site, port and op if possible, not finite if possible."""
+    """Return the number of the finding's own row: same site, if possible same port and op and not finite; else None."""
     name = finding.site if finding.site is not None else finding.param
     if name is None or table.num_rows == 0:
         return None

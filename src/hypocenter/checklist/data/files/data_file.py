@@ -43,19 +43,19 @@ class DataFile:
 
     @property
     def is_float(self) -> bool:
-        """Whether it holds fractions and no ids."""
+        """Whether it holds fractions instead of ids."""
         return self.dtype.kind == "f"
 
 
 def pieces(file: DataFile, sample: int, start: int = 0, piece: int = PIECE) -> Iterator[Values]:
-    """A sample's values from a position on, at most `piece` at a time; fractions as the bits of a float64."""
+    """Yield a sample's values from a position on, at most `piece` at a time; fractions as bits of a float64."""
     end = int(file.lengths[sample])
     for at in range(start, end, piece):
         yield comparable(file.read(sample, at, min(at + piece, end)), file.path)
 
 
 def comparable(values: npt.NDArray[Any], path: Path) -> Values:
-    """The values in one type for all files, so that int32 and uint16 compare by what they hold."""
+    """Return the values in one type for all files, so that int32 and uint16 compare by what they hold."""
     if values.dtype.kind == "f":
         return np.ascontiguousarray(values, dtype=np.float64).view(np.int64)
     if values.dtype == np.uint64 and values.size and int(values.max()) > np.iinfo(np.int64).max:
@@ -64,7 +64,7 @@ def comparable(values: npt.NDArray[Any], path: Path) -> Values:
 
 
 def digests(file: DataFile) -> npt.NDArray[np.uint64]:
-    """64 bits of BLAKE2b (RFC 7693) of each sample's values: 8 bytes a sample are all that is kept."""
+    """Return 64 bits of BLAKE2b (RFC 7693) of each sample's values: 8 bytes a sample are all that is kept."""
     found = np.empty(len(file.lengths), dtype=np.uint64)
     for sample in range(len(found)):
         hashed = hashlib.blake2b(digest_size=8)
@@ -75,7 +75,7 @@ def digests(file: DataFile) -> npt.NDArray[np.uint64]:
 
 
 def open_data_file(path: Path) -> DataFile | None:
-    """The file as samples, or None if it is no data file of a known kind.
+    """Open the file as samples; None if it is no data file of a known kind.
 
     Raises:
         DataFileError: it is one, and damaged.

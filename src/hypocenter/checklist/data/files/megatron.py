@@ -25,7 +25,7 @@ _SUFFIXES = (".idx", ".bin")
 
 
 def accepts(path: Path) -> bool:
-    """Whether it is the index, the data beside one, or what both are called without their suffix."""
+    """Return whether it is the index, the data beside one, or the name of both without suffix."""
     if not path.name or path.is_dir():
         return False
     try:
@@ -36,7 +36,7 @@ def accepts(path: Path) -> bool:
 
 
 def open_file(path: Path) -> DataFile:
-    """The sequences as samples.
+    """Open the sequences as samples.
 
     Raises:
         DataFileError: damaged, of another version, or one of the two files is missing.
@@ -92,7 +92,7 @@ def _index(raw: npt.NDArray[np.uint8], path: Path) -> tuple[np.dtype[Any], Any, 
 
 
 def _check(lengths: Any, offsets: Any, documents: Any, itemsize: int, n_bytes: int, path: Path) -> None:
-    """Every sequence lies inside the data. Tested by division: a sum of hostile numbers would wrap around."""
+    """Check that every sequence lies in the data; by division, since a sum of hostile numbers could wrap around."""
     room = (n_bytes - np.clip(offsets, 0, n_bytes)) // itemsize
     wrong = (lengths < 0) | (offsets < 0) | (lengths > room)
     if wrong.any():

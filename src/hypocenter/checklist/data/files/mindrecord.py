@@ -58,7 +58,7 @@ class _Header(msgspec.Struct):
 
 
 def accepts(path: Path) -> bool:
-    """Whether it begins with a header of MindRecord, or is the index of such a file."""
+    """Return whether it begins with a header of MindRecord, or is the index of such a file."""
     try:
         with _data(path).open("rb") as file:
             size = int.from_bytes(file.read(_U64), "little")
@@ -69,7 +69,7 @@ def accepts(path: Path) -> bool:
 
 
 def open_file(path: Path) -> DataFile:
-    """One field of each row as a sample: the only array, or the one that is named as ids of tokens are.
+    """Open one field of the rows as samples: the only array, or the one with a name for ids of tokens.
 
     Raises:
         DataFileError: damaged, of another version, or without an array of numbers.
@@ -128,7 +128,7 @@ def _notes(header: _Header, chosen: str) -> Iterator[str]:
 def _places(
     raw: Bytes, header: _Header, field: int | None, path: Path
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Where the field of each row begins and ends in the file."""
+    """Return where the field of each row begins and ends in the file."""
     pages = sorted((page for page in header.page if page.page_type == "BLOB_DATA"), key=lambda page: page.start_row_id)
     if len({page.page_id for page in pages}) != len(pages):
         raise _damaged(path, "two pages lie at one place")
@@ -162,7 +162,7 @@ def _rows(page: Bytes, start: int, n: int, field: int | None, path: Path) -> Ite
 
 
 def _sized(page: Bytes, at: int, limit: int, order: Literal["little", "big"], path: Path) -> tuple[int, int]:
-    """Where the bytes after a size begin and end."""
+    """Return where the bytes after a size begin and end."""
     begin = at + _U64
     end = begin + int.from_bytes(page[at:begin].tobytes(), order)
     if end > limit:
@@ -171,7 +171,7 @@ def _sized(page: Bytes, at: int, limit: int, order: Literal["little", "big"], pa
 
 
 def _lengths(raw: Bytes, starts: Any, ends: Any, dtype: np.dtype[Any], path: Path) -> npt.NDArray[np.int64]:
-    """Values of each row's field. Packed values take at least a byte: more than the bytes there are is a lie."""
+    """Return the number of values in each row's field; more packed values than bytes raise an error."""
     if dtype.kind == "f":
         if ((ends - starts) % dtype.itemsize).any():
             raise _damaged(path, f"a field is no whole number of {dtype}")

@@ -23,7 +23,7 @@ _FAULTS = (  # what NumPy raises on damaged headers, which it reads as a Python 
 
 
 def accepts(path: Path) -> bool:
-    """Whether the file begins as a `.npy` does."""
+    """Return whether the file begins as a `.npy` does."""
     try:
         with path.open("rb") as file:
             return file.read(len(_MAGIC)) == _MAGIC
@@ -32,7 +32,7 @@ def accepts(path: Path) -> bool:
 
 
 def open_file(path: Path) -> DataFile:
-    """The array as samples.
+    """Open the array as samples.
 
     Raises:
         DataFileError: damaged, or no 1-D or 2-D array of numbers.

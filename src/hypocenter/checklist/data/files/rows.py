@@ -31,12 +31,12 @@ class Content:
 
     @property
     def holds_the_same(self) -> bool:
-        """Whether both hold equal values, in whatever type."""
+        """Whether both hold equal values, of whatever type."""
         return self.is_moved or self.verdict in ("same", "equivalent")
 
 
 def of_files(one: DataFile, other: DataFile, labels: tuple[Path, Path], items: Items) -> Checklist:
-    """The whole answer about two data files."""
+    """Compare two data files and return the whole answer."""
     content = compared(one, other)
     rows = [*_rows(one, other, content, items)]
     status, sentence = conclude(rows)
@@ -48,7 +48,7 @@ def of_files(one: DataFile, other: DataFile, labels: tuple[Path, Path], items: I
 
 
 def compared(one: DataFile, other: DataFile) -> Content:
-    """Both files' samples, read once; read again where they differ, to say how."""
+    """Compare the samples of both files, read once; where they differ they are read again to say how."""
     if one.is_float != other.is_float:
         kinds = tuple("fractions" if side.is_float else "whole numbers" for side in (one, other))
         return Content(verdict="different", values=(kinds[0], kinds[1]), why="one side holds no ids of tokens")
@@ -87,7 +87,7 @@ def _otherwise(one: DataFile, other: DataFile, cut: Cut) -> Content:
 
 
 def _seams(cut: Cut) -> str:
-    """What the cutting repeats and leaves over."""
+    """Say what the cutting into samples repeats and leaves over."""
     words = ""
     for name, overlaps, rest in zip(_SIDES, cut.overlap, cut.rest, strict=True):
         words += f"; each sample of the {name} begins with the last token of the one before" if overlaps else ""
@@ -192,7 +192,7 @@ def _tokens(n: int) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cut:
-    """How the two sides cut one stream."""
+    """How the two sides cut one stream into samples."""
 
     n_tokens: int  # of the stream that both hold
     overlap: tuple[bool, bool]  # whether each sample of a side begins with the last token of the one before
@@ -200,7 +200,7 @@ class Cut:
 
 
 def cut_otherwise(one: DataFile, other: DataFile) -> Cut | None:
-    """Whether both hold one stream of tokens, in samples of other lengths.
+    """Return how both cut one stream of tokens into samples of other lengths; None when it is not one stream.
 
     A rest at the end that only one side has must be shorter than a sample of the other: what its cutting left over.
     """
@@ -221,7 +221,7 @@ def cut_otherwise(one: DataFile, other: DataFile) -> Cut | None:
 
 
 def longer_by_label(one: DataFile, other: DataFile) -> int | None:
-    """Which side (0, 1) has in every sample one token more at its end, all others being equal; None: neither."""
+    """Return the side (0, 1) that has one token more at the end of every sample, all else equal; None: neither."""
     if len(one.lengths) != len(other.lengths) or not len(one.lengths):
         return None
     more = np.unique(np.asarray(one.lengths) - np.asarray(other.lengths))
@@ -236,7 +236,7 @@ def longer_by_label(one: DataFile, other: DataFile) -> int | None:
 
 
 def _joined(file: DataFile, *, overlapping: bool) -> Iterator[Values | None]:
-    """All samples as one stream; None where a sample does not begin with the last token of the one before."""
+    """Yield all samples as one stream; None where a sample does not begin with the last token of the one before."""
     last: int | None = None
     for sample in range(len(file.lengths)):
         is_first = True
@@ -251,7 +251,7 @@ def _joined(file: DataFile, *, overlapping: bool) -> Iterator[Values | None]:
 
 
 def _lockstep(one: Iterator[Values | None], other: Iterator[Values | None]) -> tuple[int, tuple[int, int]] | None:
-    """How many values both have, and how many more each has; None at the first difference."""
+    """Return how many values both have, and how many more each has; None at the first difference."""
     left: list[Values] = [np.empty(0, dtype=np.int64)] * 2
     sources, n_both = (one, other), 0
     while True:
@@ -297,7 +297,7 @@ class Parting:
 
 
 def parting(one: DataFile, other: DataFile) -> Parting | None:
-    """None: the same samples in the same order."""
+    """Return where and how the samples differ; None when they are the same in the same order."""
     n = min(len(one.lengths), len(other.lengths))
     sample, position = next(
         ((i, at) for i in range(n) if (at := first_difference(one, other, i)) is not None),
@@ -317,7 +317,7 @@ def parting(one: DataFile, other: DataFile) -> Parting | None:
 
 
 def first_difference(one: DataFile, other: DataFile, sample: int) -> int | None:
-    """The first position of a sample whose values differ, or where one of both ends; None: equal."""
+    """Return the first position where a sample's values differ or one ends; None when they are equal."""
     at = 0
     for mine, theirs in zip(pieces(one, sample), pieces(other, sample), strict=False):
         n = min(len(mine), len(theirs))
@@ -329,7 +329,7 @@ def first_difference(one: DataFile, other: DataFile, sample: int) -> int | None:
 
 
 def shown(file: DataFile, sample: int, position: int) -> str:
-    """A few values of a sample, from a position on."""
+    """Return a few values of a sample, from a position on, as text."""
     if sample >= len(file.lengths):
         return "no such sample"
     end = int(file.lengths[sample])
@@ -338,7 +338,7 @@ def shown(file: DataFile, sample: int, position: int) -> str:
 
 
 def _n_missing(mine: npt.NDArray[np.uint64], theirs: npt.NDArray[np.uint64]) -> int:
-    """Samples of the one that the other lacks, as often as each stands in it."""
+    """Count the samples of the first that the second lacks, repeated ones as often as they occur."""
     known, counts = np.unique(mine, return_counts=True)
     found, there = np.unique(theirs, return_counts=True)
     at = np.searchsorted(found, known)

@@ -61,7 +61,7 @@ def read(path: Path, found: Collector) -> None:
 
 
 def _speakers(run: RecordedRun) -> list[int]:
-    """One rank for each part of the batch, the lowest that has a loss: with pipeline stages only the last has one."""
+    """Return one rank for each part of the batch, the lowest with a loss (of pipeline stages only the last has one)."""
     with_loss = sorted({rank for rank, record in run.step_records() if record.loss is not None})
     by_part: dict[object, int] = {}
     for rank in with_loss:
@@ -72,7 +72,7 @@ def _speakers(run: RecordedRun) -> list[int]:
 
 
 def _add_losses(losses: Mapping[int, Sequence[float]], n_parts: int, found: Collector) -> None:
-    """The mean over the parts of the batch, at steps of which every part is known."""
+    """Add the mean loss over the parts of the batch at each step at which every part is known."""
     for step, parts in losses.items():
         if len(parts) == n_parts:
             found.add(step, "loss", math.fsum(parts) / n_parts)
@@ -95,9 +95,10 @@ def _is_grad(batch: pa.RecordBatch) -> pa.Array:
 
 
 def _digests(run: RecordedRun, ranks: Sequence[int]) -> dict[int, str]:
-    """One digest per step, `names-values`: of the integer inputs of all its micro-batches, which are recorded at every
-    step. The first part tells which inputs they were, and over how many ranks: only digests of the same inputs can be
-    compared."""
+    """Return one digest per step, `names-values`: of the integer inputs of all its micro-batches, which are recorded
+    at every step. The first part tells which inputs they were, and over how many ranks: only digests of the same
+    inputs can be compared.
+    """
     part = {rank: n for n, rank in enumerate(ranks)}
     names: dict[int, hashlib._Hash] = {}
     values: dict[int, hashlib._Hash] = {}

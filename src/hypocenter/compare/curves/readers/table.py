@@ -74,7 +74,7 @@ def _named(name: str, path: Path, found: Collector) -> str:
 
 
 def _own(name: str) -> str:
-    """A column's name without the name of the W&B run before it."""
+    """Return a column's name without the name of the W&B run before it; "" for a column of a range (min, max)."""
     name = name.strip().strip('"').lstrip("\ufeff")
     return "" if _BAND.search(name) else name.rpartition(" - ")[2].strip()
 

@@ -83,7 +83,7 @@ def _records(file: Path, found: Collector) -> Iterator[bytes]:
 
 
 def _scalars(event: bytes, found: Collector) -> None:
-    """Event: wall_time 1, step 2, summary 5."""
+    """Add the scalars of an Event message (fields: wall_time 1, step 2, summary 5)."""
     step, summary = 0, None
     for name, kind, value in wire.fields(event):
         if name == 2 and isinstance(value, int):
@@ -100,7 +100,7 @@ def _scalars(event: bytes, found: Collector) -> None:
 
 
 def _value(message: memoryview) -> tuple[str, float | None]:
-    """Summary.Value: tag 1, simple_value 2, tensor 8."""
+    """Return tag and number of a Summary.Value message (fields: tag 1, simple_value 2, tensor 8)."""
     tag, number = "", None
     for name, kind, value in wire.fields(message):
         if name == 1:
@@ -113,7 +113,7 @@ def _value(message: memoryview) -> tuple[str, float | None]:
 
 
 def _tensor(message: memoryview) -> float | None:
-    """TensorProto of one float or double: dtype 1, tensor_shape 2, tensor_content 4, float_val 5, double_val 6."""
+    """Return the number in a TensorProto (fields: dtype 1, tensor_content 4, float_val 5, double_val 6), or None."""
     dtype, numbers, content = 0, [], b""
     for name, _, value in wire.fields(message):
         if name == 1 and isinstance(value, int):

@@ -77,7 +77,7 @@ def _records(file: Path, found: Collector) -> Iterator[bytes]:
 
 
 def _chunks(name: str, stream: object, found: Collector) -> Iterator[tuple[int, bytes]]:
-    """(type, data) of each chunk; type 0 where one was lost."""
+    """Yield (type, data) of each chunk of a block file; type 0 where one was lost."""
     first = True
     while block := stream.read(_BLOCK):  # type: ignore[attr-defined]
         at = _HEADER if first else 0
@@ -106,7 +106,7 @@ def _history(record: bytes, found: Collector) -> None:
 
 
 def _row(message: memoryview, found: Collector) -> None:
-    """HistoryRecord: item 1 (key 1, nested_key 2, typed values 3 to 8, value_json 16), step 2 (num 1)."""
+    """Add a HistoryRecord: item 1 (key 1, nested_key 2, typed values 3 to 8, value_json 16), step 2 (num 1)."""
     row: dict[str, float] = {}
     step: int | None = None
     for name, kind, value in wire.fields(message):

@@ -26,7 +26,7 @@ _STACKED = re.compile(r"(^|\.)layers\.(?=[^\d.])")  # Megatron-Core stacks the l
 
 
 def accepts(path: Path) -> bool:
-    """A folder with .metadata."""
+    """Return whether it is a folder with .metadata."""
     return (path / ".metadata").is_file()
 
 
@@ -57,7 +57,7 @@ class _Shard(Tensor):
     name: str
 
     def read(self, box: Box) -> NDArray[Any]:
-        """Open it, see that it is what the metadata says, and read."""
+        """Open the shard, check that it is what the metadata says, and read the box."""
         archive = open_archive(self.path, self.start, self.size)
         if not isinstance(archive.content, TensorRef):
             raise CheckpointError("no tensor where the metadata says", where=f"{self.path}: {self.name}")
@@ -79,7 +79,7 @@ def _metadata(path: Path) -> PlainObject:
 
 
 def _places(path: Path, metadata: PlainObject) -> dict[str, dict[tuple[int, ...], tuple[Path, int, int]]]:
-    """Of each tensor, by offset, the file, first byte and bytes of its shards."""
+    """Return for each tensor, by the offset of its shards, file, first byte and number of bytes."""
     found: dict[str, dict[tuple[int, ...], tuple[Path, int, int]]] = defaultdict(dict)
     stored = metadata.get("storage_data")
     for index, info in stored.items() if isinstance(stored, dict) else ():  # type: ignore[union-attr]
@@ -104,7 +104,7 @@ def _places(path: Path, metadata: PlainObject) -> dict[str, dict[tuple[int, ...]
 
 
 def _names(known: dict[Any, Any], planned: Any) -> dict[str, str]:
-    """Keys of the network's tensors, and their names: those under `model` or the like, else all but optimizers."""
+    """Return the keys of the network's tensors, and names: those under `model` or the like, else no optimizers."""
     tensors = [key for key, entry in known.items() if isinstance(entry, PlainObject) and entry.get("size") is not None]
     paths = {key: _path(key, planned) for key in tensors}
     inside: dict[str, str] = {}
@@ -157,14 +157,14 @@ def _is_shape(value: Any) -> TypeGuard[tuple[int, ...]]:
 
 
 def _unstacked(name: str, tensor: Tensor) -> dict[str, Tensor]:
-    """Layers that are stacked into one tensor, by themselves."""
+    """Return a tensor of stacked layers as one tensor for each layer; others as they are."""
     if not _STACKED.search(name) or len(tensor.shape) < 2 or tensor.shape[0] == 0:
         return {name: tensor}
     return {_STACKED.sub(rf"\1layers.{i}.", name, count=1): one_of(tensor, i) for i in range(tensor.shape[0])}
 
 
 def _settings(path: Path) -> dict[str, int]:
-    """From Megatron's arguments in common.pt, or a config.json beside."""
+    """Read heads and groups from Megatron's arguments in common.pt, or from a config.json beside."""
     if not (path / "common.pt").is_file():
         return settings_beside(path)
     try:

@@ -18,7 +18,7 @@ _AT_MOST_HEADER = 100_000_000  # bytes: the limit of the safetensors library its
 
 
 def accepts(path: Path) -> bool:
-    """A run directory with such a file."""
+    """Return whether it is a run directory with saved initial weights."""
     return path.is_dir() and ((path / RUN_FILE).exists() or bool(rank_directories(path))) and bool(_files(path))
 
 

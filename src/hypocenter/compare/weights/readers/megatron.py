@@ -34,7 +34,7 @@ _SECOND = {"linear_fc1": "linear_fc2", "dense_h_to_4h": "dense_4h_to_h"}
 
 
 def accepts(path: Path) -> bool:
-    """A folder of mp_rank folders, or one above it that says which is the latest."""
+    """Return whether it is a folder of mp_rank folders, or one above it that says which is the latest."""
     return path.is_dir() and (bool(_rank_folders(path)) or (path / _LATEST).is_file())
 
 
@@ -80,7 +80,7 @@ def _latest(path: Path) -> Path:
 
 
 def _archives(folder: Path) -> dict[tuple[int, int], Archive]:
-    """By (pp, tp). Raises CheckpointError when ranks are missing."""
+    """Open the files of all ranks, by (pp, tp). Raises CheckpointError when ranks are missing."""
     found: dict[tuple[int, int], Archive] = {}
     for place in _rank_folders(folder):
         match = _RANK.match(place.name)
@@ -104,7 +104,7 @@ def _archives(folder: Path) -> dict[tuple[int, int], Archive]:
 
 
 def _chunks(archive: Archive) -> list[tuple[int, Any]]:
-    """The chunks of the model that a rank holds: one, or `model0`, `model1` of interleaved pipeline stages."""
+    """Return the chunks of the model that a rank holds: one, or `model0`, `model1` of interleaved stages."""
     content = archive.content
     single = content.get("model", content.get("module"))
     if single is not None:
@@ -133,7 +133,7 @@ def _n_layers(tensors: dict[str, Tensor]) -> int:
 
 
 def _shifted(name: str, n_before: int) -> str:
-    """The name with the layer's number counted over all stages."""
+    """Return the name with the layer's number counted over all stages."""
     return _LAYER.sub(lambda match: f"{match[1]}layers.{int(match[2]) + n_before}", name, count=1)
 
 
@@ -147,7 +147,7 @@ def _require_order(content: dict[str, Any], folder: Path) -> None:
 
 
 def merged(name: str, parts: list[Tensor], others: dict[str, Tensor], notes: list[str]) -> Tensor:
-    """One tensor of those of all tensor-parallel ranks.
+    """Merge a tensor of all tensor-parallel ranks to one.
 
     Args:
         name: of the parameter.
@@ -176,7 +176,7 @@ def merged(name: str, parts: list[Tensor], others: dict[str, Tensor], notes: lis
 
 
 def _has_gate(name: str, part: Tensor, others: dict[str, Tensor]) -> bool:
-    """Whether the first linear of an MLP has twice the rows that the second takes in."""
+    """Return whether the first linear of an MLP has twice the rows that the second takes in."""
     module = name.rpartition(".")[0]
     stem, _, leaf = module.rpartition(".")
     second = others.get(f"{stem}.{_SECOND[leaf]}.weight")

@@ -33,7 +33,7 @@ _MOST_MISSING = 1024  # times as many devices as there are ranks: that is no str
 
 
 def accepts(path: Path) -> bool:
-    """A file of MindSpore, a folder of them, or a folder of rank folders."""
+    """Return whether it is a file of MindSpore, a folder of them, or a folder of rank folders."""
     if not path.is_dir():
         return _is_file(path)
     of_ranks = [file for folder in _ranks(path).values() for file in _files(folder)]
@@ -62,7 +62,7 @@ def _is_file(path: Path) -> bool:
 
 
 def _is_damaged(path: Path) -> bool:
-    """Whether it may have been a file of MindSpore: it is so named, and is no pickle either."""
+    """Return whether it may be a damaged file of MindSpore: it is so named, and is no pickle."""
     with path.open("rb") as file:
         return path.suffix == ".ckpt" and file.read(1) != b"\x80"
 
@@ -73,7 +73,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _joined(path: Path) -> Held:
-    """All files of a folder, or the one."""
+    """Read the one file, or all files of a folder."""
     if path.is_file():
         return _held(path)
     tensors: dict[str, Tensor] = {}
@@ -97,7 +97,7 @@ def _held(path: Path) -> Held:
 
 
 def _weights(held: Held, notes: list[str]) -> dict[str, Tensor]:
-    """The tensors of the network, less the state of the optimizer and counters. Says in `notes` what was left out."""
+    """Return the tensors of the network without optimizer state and counters; say in `notes` what was left out."""
     kept: dict[str, Tensor] = {}
     n_state = 0
     others, slots = list(held.others), _SLOTS.union(words_of("SGD"))
@@ -127,7 +127,7 @@ def _ranks(path: Path) -> dict[int, Path]:
 
 
 def _chosen(ranks: dict[int, Path], notes: list[str]) -> dict[int, Path]:
-    """One file of each rank: the only one, or those of the last epoch and step that all ranks have."""
+    """Return one file of each rank: the only one, or that of the last epoch and step that all ranks have."""
     files = {rank: _files(folder) for rank, folder in ranks.items()}
     if all(len(of_rank) == 1 for of_rank in files.values()):
         return {rank: of_rank[0] for rank, of_rank in files.items()}
@@ -181,7 +181,7 @@ def _merged(path: Path, notes: list[str]) -> Held:
 
 
 def _owners(held: dict[int, Held], n_devices: int) -> dict[str, int]:
-    """Of each tensor the first stage that has it: a shared one is on several."""
+    """Return for each tensor the first stage that has it; a shared one is on several."""
     found: dict[str, int] = {}
     for rank in sorted(held):
         for name in held[rank].tensors:
@@ -190,7 +190,7 @@ def _owners(held: dict[int, Held], n_devices: int) -> dict[str, int]:
 
 
 def _layout_of(name: str, stage: int, strategy: Strategy, path: Path) -> Layout | None:
-    """How it is cut; None: the strategy of its stage does not name it, so that it is not cut."""
+    """Return how a tensor is cut; None when its stage's strategy does not name it, so that it is not cut."""
     if stage not in strategy:
         stages = ", ".join(str(one) for one in sorted(strategy))
         raise CheckpointError(
@@ -207,7 +207,7 @@ def _copy(parts: dict[int, Tensor], where: str) -> Tensor:
 
 
 def _whole(parts: dict[int, Tensor], layout: Layout, where: str, first: int) -> Tensor:
-    """One tensor of the slices of a stage's devices. `first`: the stage's first rank."""
+    """Put a tensor together from the slices of a stage's devices. `first`: the stage's first rank."""
     shapes = {(part.shape, part.dtype) for part in parts.values()}
     shape, dtype = next(iter(shapes))
     if layout.is_uneven:
@@ -238,7 +238,7 @@ def _whole(parts: dict[int, Tensor], layout: Layout, where: str, first: int) -> 
 
 
 def _strategies(path: Path) -> list[Path]:
-    """The strategy files in a folder of ranks or beside it: those of the ranks, else a merged one."""
+    """Return the strategy files in a folder of ranks or beside it: those of the ranks, else a merged one."""
     for folder in (path / "strategy", path.parent / "strategy", path, path.parent):
         found = [file for pattern in ("*strategy*.ckpt", "*strategy*.json") for file in sorted(folder.glob(pattern))]
         found = [file for file in found if file.is_file() and file.stat().st_size]

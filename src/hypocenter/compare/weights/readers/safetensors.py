@@ -11,7 +11,7 @@ from hypocenter.compare.weights.safetensors_file import read_header
 
 
 def accepts(path: Path) -> bool:
-    """A folder with such files, an index of them, or a file that begins with a header."""
+    """Return whether it is a folder with such files, an index of them, or a file that begins with a header."""
     if path.is_dir():
         return any(path.glob("*.safetensors")) or any(path.glob("*.safetensors.index.json"))
     if path.name.endswith(".safetensors.index.json"):

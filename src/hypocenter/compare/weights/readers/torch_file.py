@@ -18,7 +18,7 @@ _OLD = (b"\x80\x02\x8a\x0al\xfc\x9cF\xf9 j\xa8P\x19.",)  # magic number of torch
 
 
 def accepts(path: Path) -> bool:
-    """A zip file, a file of the old format, or a folder of files so named."""
+    """Return whether it is a zip file, a file of the old format, or a folder of files so named."""
     if path.is_dir():
         return any(file.suffix in SUFFIXES for file in path.iterdir()) or any(path.glob("*.bin.index.json"))
     if path.name.endswith(".bin.index.json"):
@@ -42,7 +42,7 @@ def read(path: Path) -> Checkpoint:
 
 
 def open_torch(path: Path) -> Archive:
-    """One file. Raises CheckpointError, also for what torch before 1.6 wrote."""
+    """Open one file. Raises CheckpointError, also for what torch before 1.6 wrote."""
     if is_archive(path):
         return open_archive(path)
     with path.open("rb") as file:
@@ -53,7 +53,7 @@ def open_torch(path: Path) -> Archive:
 
 
 def weights_of(archive: Archive, notes: list[str]) -> dict[str, Tensor]:
-    """The tensors of the network: those under `model` or the like, else all. Says in `notes` what was left out."""
+    """Return the network's tensors: those under `model` or the like, else all. `notes` gets what was left out."""
     content: Any = archive.content
     if isinstance(content, dict):
         inside = next((key for key in CONTAINERS if isinstance(content.get(key), dict) and content[key]), None)  # type: ignore[union-attr]
@@ -65,7 +65,7 @@ def weights_of(archive: Archive, notes: list[str]) -> dict[str, Tensor]:
 
 
 def tensors_of(archive: Archive, content: Any) -> dict[str, Tensor]:
-    """All tensors of nested containers, their names joined by dots."""
+    """Return all tensors of nested containers, their names joined by dots."""
     found: dict[str, Tensor] = {}
     for path, leaf in walk(content):
         if isinstance(leaf, TensorRef):

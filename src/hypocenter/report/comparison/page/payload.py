@@ -35,7 +35,7 @@ _PART_OF = {"param": 0, "optimizer": 0, "scaler": 0, "data": 1, "forward": 1, "l
 
 
 def payload(found: Comparison, material: Material) -> dict[str, Any]:
-    """Plain JSON values: `packed` is gzip and base64 of the object that diff.js describes."""
+    """Return plain JSON values: `packed` is gzip and base64 of the object that diff.js describes."""
     most = max(len(found.rows), len(material.scene.rows))
     while True:
         packed = _packed(_content(found, material, most))
@@ -110,7 +110,7 @@ def _views(found: Comparison, material: Material) -> list[tuple[str, Sequence[Ro
 
 
 def _kept(found: Comparison, rows: Sequence[RowComparison], most: int, ran: Mapping[Spot, int]) -> list[RowComparison]:
-    """At most so many rows, the culprit's and then the worst, in the order in which a difference travels.
+    """Keep at most so many rows, the culprit's and then the worst, in the order in which a difference travels.
 
     Args:
         ran: when each spot ran first. A row's own `order` would put those of a later micro-batch last.
@@ -224,7 +224,7 @@ def _shape(dims: Sequence[int]) -> str:
 
 @dataclass(slots=True)
 class State:
-    """Of a line, in one view."""
+    """The state of a line of the tree, in one view."""
 
     own: int = -1
     below: int = -1  # of itself and all lines below, of rows only
@@ -237,7 +237,7 @@ class State:
 
 
 def states_of(tree: Tree, rows: Sequence[RowComparison]) -> list[State]:
-    """One state per line."""
+    """Return one state for each line of the tree."""
     states = [State() for _ in tree.lines]
     paired = {at for lines in tree.of_pair.values() for at in lines}
     scores: dict[int, tuple[int, float]] = {}
@@ -271,7 +271,7 @@ def states_of(tree: Tree, rows: Sequence[RowComparison]) -> list[State]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Material:
-    """All of it may be missing: the page then shows less."""
+    """What the page shows beside the comparison. All of it may be missing: the page then shows less."""
 
     scene: FirstStep = field(default_factory=FirstStep)
     facts: tuple[Facts | None, Facts | None] = (None, None)  # of baseline and candidate

@@ -20,7 +20,7 @@ _OF_MODULES = frozenset({"forward", "backward"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Line:
-    """One module, in both runs or in one."""
+    """One line of the tree: a module, in both runs or in one."""
 
     parent: int  # line; -1 for the root
     depth: int
@@ -31,7 +31,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tree:
-    """The lines, and which of them a pair's rows belong to."""
+    """The lines of the tree, and which of them the rows of a pair belong to."""
 
     lines: tuple[Line, ...]
     of_pair: dict[Pair, tuple[int, ...]]
@@ -39,7 +39,7 @@ class Tree:
 
 
 def tree_of(found: Comparison, cards: tuple[Sequence[SiteCard], Sequence[SiteCard]]) -> Tree:
-    """The trees of a comparison side by side.
+    """Lay out the module trees of both runs side by side.
 
     Args:
         cards: all spots of both runs, for the order in which modules ran; may be empty.
@@ -71,7 +71,7 @@ class _Layout:
         self.at: dict[tuple[str | None, str | None], int] = {}
 
     def _linked(self) -> tuple[dict[str, str], dict[str, str], dict[str, list[str]]]:
-        """Modules that stand on one line; those of the baseline that are a part; those of the candidate that are."""
+        """Return modules that share a line, modules of the baseline that are parts, and those of the candidate."""
         partner: dict[str, str] = {"": ""}
         taken = {""}
         mine_ran, other_ran = self.ranks
@@ -101,7 +101,7 @@ class _Layout:
         return Tree(lines=tuple(self.lines), of_pair=of_pair, missing=missing)
 
     def _children(self) -> dict[tuple[str | None, str | None], list[tuple[float, tuple[str | None, str | None]]]]:
-        """Under each line, named by its two paths, the lines below with what they are sorted by."""
+        """Return for each line, named by its two paths, the lines below it with what they are sorted by."""
         mine, other = self.ranks
         keys = {path: (path, self.partner.get(path) or self.part_of.get(path)) for path in mine}
         keys[""] = ("", "")
@@ -123,7 +123,7 @@ class _Layout:
         return below
 
     def _after(self, path: str, back: dict[str, str]) -> float:
-        """Where a module of the candidate alone belongs: after what ran before it."""
+        """Return the place of a module that only the candidate has: after what ran before it."""
         mine, other = self.ranks
         over = _above(path, other)
         before = [name for name in back if name and other[name] < other[path] and _above(name, other) == over]
@@ -170,7 +170,7 @@ class _Layout:
 
 
 def _ranks(cards: Sequence[SiteCard], spots: Sequence[Spot]) -> dict[str, int]:
-    """When each module ran first; those that never ran forward come last."""
+    """Return when each module ran first; those that never ran forward come last."""
     order = {card.spot: card.order for card in cards}
     found: dict[str, int] = {"": 0}
     for number, spot in enumerate(spots):
@@ -181,7 +181,7 @@ def _ranks(cards: Sequence[SiteCard], spots: Sequence[Spot]) -> dict[str, int]:
 
 
 def _above(path: str, known: dict[str, int]) -> str:
-    """The nearest module around it that has values of its own."""
+    """Return the nearest module around a path that has values of its own."""
     while path:
         path = path.rpartition(".")[0]
         if path in known:
@@ -190,7 +190,7 @@ def _above(path: str, known: dict[str, int]) -> str:
 
 
 def owner(spot: Spot) -> str:
-    """Path of the module: of a parameter the one that holds it; the root for batches, losses and scalars."""
+    """Return the module of a spot: of a parameter the one that holds it; the root for batches, losses and scalars."""
     if spot.phase in _OF_MODULES:
         return spot.site
     if spot.phase in _OF_PARAMETERS and not is_of_update(spot.site):
@@ -199,6 +199,6 @@ def owner(spot: Spot) -> str:
 
 
 def label(spot: Spot) -> str:
-    """What the spot is called within its module: `out[0]`, `weight grad`, `out[0] call 1`."""
+    """Return what the spot is called within its module: `out[0]`, `weight grad`, `out[0] call 1`."""
     name = "" if spot.phase in _OF_MODULES else spot.site.removeprefix(f"{owner(spot)}.") + " "
     return f"{name}{spot.port}" + (f" call {spot.call}" if spot.call else "")
