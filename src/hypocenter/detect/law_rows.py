@@ -152,6 +152,8 @@ How a gradient is off:
     site <parameter>, port `far_away`     at its first update an average has nothing to do with its source: the cosine
                                           of the angle between the two
     site <parameter>, port `forgets`      an average goes so much of the way to its source at each update, but not all
+    site <parameter>, port `own_average`  the program has averaged it with itself before so many updates: the average
+                                          and the weight are one memory; `call`: so many parameters the last time
     site <parameter>, port `changed_after`  its gradient was another one after each of so many updates (the number) than
                                           in them, and then no update used it
 """
@@ -195,6 +197,7 @@ OF_ANOTHER = "of_another"
 SAME_DRAWS, ALIKE, NOT_LOADED, CHANGED_AFTER = "same_draws", "alike", "not_loaded", "changed_after"
 AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY = "away", "elsewhere", "left_behind", "far_away"
 FORGETS = "forgets"
+OWN_AVERAGE = "own_average"
 ALWAYS, OLD = "always", "old"
 STRANGER = "another tensor"
 NOTHING = "nothing"

@@ -26,6 +26,7 @@ from torch.overrides import TorchFunctionMode
 from hypocenter.capturing import is_capturing
 from hypocenter.tap.as_the_caller import standing_for, take_out
 from hypocenter.tap.python_operators import PythonOperators
+from hypocenter.tap.self_averages import SelfAverages
 from hypocenter.tap.source import user_frame
 from hypocenter.tap.state import RngState, capture_ambient, capture_rng
 from hypocenter.tap.tape import Event, Tape, Written, is_trainable_leaf, storage_of
@@ -100,6 +101,7 @@ class UserCode(TorchFunctionMode):
         self._parameters: set[int] = set()  # storages that the program has reached around autograd: `p.data`
         self._python_operators = PythonOperators(self)
         self._writers: dict[int, tuple[CodeType, int]] = {}  # by storage and by id of what the user's code wrote to
+        self.self_averages = SelfAverages()
         self._n_inside = 0  # its own calls under way, for whose time torch takes it off the stack
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -118,6 +120,7 @@ class UserCode(TorchFunctionMode):
             writes = _writes(name)
             if args and (writes or (name == "__set__" and getattr(func, "__self__", None) is _data)):
                 self._note_writer(args[0], caller)
+                self.self_averages.hear(name, args, kwargs)
             is_noted = name not in _NO_VALUE and not self._is_traced(args)
             before = self._before(name, args, kwargs, writes=writes) if is_noted else None
         call = standing_for(caller)
@@ -178,6 +181,7 @@ class UserCode(TorchFunctionMode):
     def forget_writers(self) -> None:
         """Forget who has written to tensors, as an update has been made."""
         self._writers.clear()
+        self.self_averages.clear()
 
     def _tape_for(self, is_of_graph: bool, result: Any) -> Tape | None:
         """Return the tape that an operation belongs on; None for none."""

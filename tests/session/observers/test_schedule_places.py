@@ -68,12 +68,25 @@ def anew(model: nn.Module) -> None:
         schedule.step()
 
 
+def state_lost(model: nn.Module) -> None:
+    first, optimizer = adam(model), adam(model)
+    before, schedule = falling(first), falling(optimizer)
+    for _ in range(5):
+        update(model, first)
+        before.step()
+    schedule.load_state_dict(before.state_dict())
+    for _ in range(N_STEPS):
+        update(model, optimizer)
+        schedule.step()
+
+
 @pytest.mark.parametrize(
     ("program", "said"),
     [
         (twice, ("warning", "ExponentialLR steps twice for each update")),
         (of_another, ("warning", "ExponentialLR sets the learning rate of an optimizer that is not used")),
         (past_its_end, ("note", "CosineAnnealingLR goes on past its end")),
+        (state_lost, ("warning", "ExponentialLR goes on, and the state of its optimizer begins anew")),
         (anew, ("note", "ExponentialLR begins anew, and its optimizer goes on")),
     ],
 )

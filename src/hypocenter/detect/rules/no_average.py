@@ -4,8 +4,9 @@ What it means
     A copy of the model that is to follow it (an EMA for evaluation, a teacher, a target network) goes another way: away
     from the weights, because a sign is wrong; to the weights of another layer, because parameters were paired in
     another order; it keeps next to nothing of what it was, for the decay and its complement are exchanged; or it begins
-    at weights that have nothing to do with the model, because a checkpoint was loaded into the model alone. Training
-    itself is often not harmed; what is evaluated, or taught by the copy, is.
+    at weights that have nothing to do with the model, because a checkpoint was loaded into the model alone. Or it is
+    the weights themselves, because nothing was copied. Training itself is often not harmed; what is evaluated, or
+    taught by the copy, is.
 
 How it is decided
     One update makes of an average `average + a * (weight - average)`, with one `a` between 0 and 1 for all its tensors.
@@ -14,8 +15,9 @@ How it is decided
     moves `a` is negative for all; or a tensor that goes another way goes to another parameter of its shape, as far as
     all others go to theirs; or, at the first move, the average of most tensors is about at right angles to its source
     (cosine below 0.3), and `a` is below 0.5; or `a` is 0.9 or more and the average still not its source, bit for bit,
-    at two looks after the first sixteen updates, in which a decay may grow. A note: one tensor stays as it was at four
-    moves of the others.
+    at two looks after the first sixteen updates, in which a decay may grow; or, before two updates, the program has
+    averaged a weight with itself: `lerp_`, or `mul_(d)` and `add_(x, alpha=1 - d)`, of one memory. A note: one tensor
+    stays as it was at four moves of the others.
 
 What to do
     `average.lerp_(weight, 1 - decay)`, pair parameters by name, and begin with a copy of the weights.
@@ -30,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import AWAY, ELSEWHERE, FAR_AWAY, FORGETS, LEFT_BEHIND
+from hypocenter.detect.law_rows import AWAY, ELSEWHERE, FAR_AWAY, FORGETS, LEFT_BEHIND, OWN_AVERAGE
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Reading, Remedy
 
@@ -42,12 +44,13 @@ from hypocenter.nouns import Finding, Reading, Remedy
 def check(window: Window) -> Iterator[Finding]:
     """Fire once for each copy."""
     for row in window.by_phase["optimizer"]:
-        if row.port in (AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY, FORGETS):
+        if row.port in (AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY, FORGETS, OWN_AVERAGE):
             title, why, remedy = _words(row)
             yield Finding(
                 code="HC261", kind="config", severity="note" if row.port == LEFT_BEHIND else "warning", step=row.step,
                 rank=window.rank, phase="optimizer", site=row.site, param=row.site, title=title, cause="program-error",
-                confidence="proven" if row.port in (AWAY, ELSEWHERE) else "likely", why=(why,), actual=row.summary.sum,
+                confidence="proven" if row.port in (AWAY, ELSEWHERE, OWN_AVERAGE) else "likely", why=(why,),
+                actual=None if row.port == OWN_AVERAGE else row.summary.sum,
                 then=("what is evaluated or taught by it is not what was trained",), remedy=remedy,
             )  # fmt: skip
 
@@ -66,6 +69,14 @@ def _words(row: Reading) -> tuple[str, str, Remedy]:
         why = f"others go {a:.3g} of the way to their sources at an update, and this one stays as it was"
         remedy = Remedy(action="average-all", text="update all parameters of the average")
         return f"the average {of} leaves out {name}", why, remedy
+    if row.port == OWN_AVERAGE:
+        others = f", and {row.call - 1} more like it" if row.call > 1 else ""
+        why = f"before each of {a:.0f} updates the program has averaged {name}{others} with itself: both are one memory"
+        return (
+            f"the average of {name} is {name} itself",
+            why,
+            Remedy(action="copy", text="begin with clones of the weights"),
+        )
     if row.port == FORGETS:
         why = f"an update goes {a:.3g} of the way to the weights, and keeps {1 - a:.2g} of what it was"
         remedy = Remedy(action="exchange-decay", text="average.lerp_(weight, 1 - decay)")

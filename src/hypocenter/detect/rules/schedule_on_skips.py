@@ -15,6 +15,7 @@ How it is decided
     A warning: at four updates in a row two lines of code made it step; or it stepped at eight updates that another
     optimizer made of its parameters, at one learning rate, while its own made none. A note: a `CosineAnnealingLR` that
     goes on past `T_max`; a schedule that begins at 0 for an optimizer whose state counts at least eight updates more.
+    The reverse is a warning: a schedule that goes on at step 4 or later, for an optimizer whose state begins at 0.
 
 What to do
     Step the scheduler only when the scale has not fallen: `before = scaler.get_scale()`, `scaler.update()`,
@@ -40,6 +41,7 @@ from hypocenter.detect.misuse import (
     SCHEDULE,
     SCHEDULE_END,
     SKIPPED,
+    STATE_ANEW,
     UPDATES,
 )
 from hypocenter.detect.window import Window
@@ -87,6 +89,11 @@ _OUT_OF_STEP: dict[str, tuple[Severity, str, str, str]] = {
         "note", "{name} begins anew, and its optimizer goes on",
         "the optimizer had made {value:.0f} updates before, and the schedule began at 0",
         "a warm-up, or a high learning rate, comes again",
+    ),
+    STATE_ANEW: (
+        "warning", "{name} goes on, and the state of its optimizer begins anew",
+        "the schedule went on at step {value:.0f}; the optimizer counts its updates from 0",
+        "momentum and averages begin at zero in the middle of a schedule",
     ),
 }  # fmt: skip
 

@@ -11,16 +11,17 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
+from hypocenter.detect.law_rows import OWN_AVERAGE
 from hypocenter.detect.update_rows import EMA_LOST, SITE
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.grid import is_low, name_of, ulp, wide_dtype
 from hypocenter.session.observers.mixtures import Mixtures
-from hypocenter.session.observers.optimizer_rows import count_row
+from hypocenter.session.observers.optimizer_rows import count_row, number_row
 from hypocenter.session.observers.sampled import Deferred, sample
 from hypocenter.session.observers.shadows import shadows
 from hypocenter.tap.names import NameMap, class_name, unwrap
 from hypocenter.tap.own_frame import RAISED, hear
-from hypocenter.tap.tape import version_of
+from hypocenter.tap.tape import storage_of, version_of
 from hypocenter.tap.weakly import Ref
 
 PAIRS = 8  # parameters of a copy that are followed, evenly spread; always the same, for what counts is the long run
@@ -31,6 +32,7 @@ FOLLOW_EVERY = 8  # updates of the copy between two looks at its values; what an
 UNTOUCHED = 256  # looks after which a copy that nothing has written is left alone: a teacher, a reference
 KEPT_AT_MOST = 100_000  # modules that are remembered until the trained model is known
 LOOKED_FOR = (4, 16)  # updates after which lists and dicts of clones are looked for
+OWN_TWICE = 2  # updates before which a weight was averaged with itself
 TRIES = 8  # updates at which a copy is compared with what is trained: GANs have several optimizers
 
 
@@ -67,7 +69,7 @@ class Averages(Observer):
         self._watched: list[_Watched] = []
         self._deferred = Deferred(context.ride)
         self._mixtures = Mixtures(context, lambda row: self.rows.append(row))
-        self._last_step = self._n_updates = 0
+        self._last_step = self._n_updates = self._n_own = 0
 
     def attach(self) -> Callable[[], None]:
         """Notice copies as they are made."""
@@ -79,6 +81,15 @@ class Averages(Observer):
             self._deferred.read()
         if not self._mixtures.is_empty:
             self._mixtures.before_update(update)
+        if self._n_own < OWN_TWICE and (storages := self.context.self_averages()):
+            self._tell_of_itself(update, [p for p in update.parameters if storage_of(p) in storages])
+
+    def _tell_of_itself(self, update: Update, own: Sequence[Tensor]) -> None:
+        """Write a row at the second update before which weights were averaged with themselves."""
+        self._n_own += bool(own)
+        if own and self._n_own == OWN_TWICE:
+            name, order = self.context.label(own[0]), self.context.clock.next_order()
+            self.rows.append(number_row(name, OWN_AVERAGE, self._last_step, order, float(OWN_TWICE), call=len(own)))
 
     def after_update(self, update: Update) -> None:
         """Look at the copies: what the program did to them since the last update belongs to the last step."""

@@ -110,7 +110,7 @@ class Schedules(Observer[Observed]):
             count.n_of_another = -(1 << 30)
 
     def _look_at_place(self, count: _Count, update: Update) -> None:
-        """Tell of a schedule that is at its beginning although the optimizer is not, or that is past its end."""
+        """Tell of a schedule that is at its beginning although its optimizer is not, of the reverse, and of its end."""
         scheduler = count.owner()
         at, end = getattr(scheduler, "last_epoch", None), getattr(scheduler, "T_max", None)
         if not isinstance(at, int):
@@ -118,10 +118,13 @@ class Schedules(Observer[Observed]):
         if isinstance(end, int) and count.name == "CosineAnnealingLR" and at > end and not count.is_told:
             count.is_told = True
             self._row(count, misuse.PAST_END, float(end), update.step)
-        if count.n_updates == ENOUGH and at == count.n_steps == count.n_updates_followed == ENOUGH:
-            before = self._n_made(update) - count.n_updates
-            if before >= AHEAD:
-                self._row(count, misuse.ANEW, before, update.step)
+        if count.n_updates != ENOUGH or not count.n_steps == count.n_updates_followed == ENOUGH:
+            return
+        made = self._n_made(update)
+        if at == ENOUGH and made - ENOUGH >= AHEAD:
+            self._row(count, misuse.ANEW, made - ENOUGH, update.step)
+        elif at - ENOUGH >= AHEAD and 0 < made <= ENOUGH + 1:
+            self._row(count, misuse.STATE_ANEW, float(at - ENOUGH), update.step)
 
     def _n_made(self, update: Update) -> float:
         """Return how many updates the optimizer has counted; 0 if it counts none, or on a device."""
