@@ -70,7 +70,7 @@ ELSEWHERE = {
     "HC323": "ranks/test_pipeline_by_hand.py::test_ranks_in_different_collectives_are_told",
     "HC324": "session/observers/test_still_parameters.py::test_an_exception_inside_of_watch_is_a_death",
     "HC337": "ranks/test_averaging.py::test_labels_of_ranks_weigh_the_same",
-    "HC338": "ranks/test_pipeline_by_hand.py::test_an_activation_that_is_used_twice_is_named_and_a_healthy_pipeline_silent",
+    "HC338": "ranks/test_pipeline_by_hand.py::test_an_activation_that_is_used_twice_is_named",
     "HC343": "session/observers/test_sdc.py::test_alone_a_broken_device_and_a_wrong_kernel_look_the_same",
     "HC401": "session/observers/test_sdc.py::test_gradients_that_the_program_changes_accuse_no_device",
     "HC411": f"{FIELDS}::test_a_fault_is_said_at_its_step_and_nothing_else",

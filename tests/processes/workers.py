@@ -164,9 +164,7 @@ class _Telling:
             pickle.dumps(found)
         except (pickle.PicklingError, AttributeError):  # a category that a test made
             found.category = Warning
-        self.to.send(
-            ("warning", {"warning_message": found, "when": when, "nodeid": nodeid, "location": location})
-        )
+        self.to.send(("warning", {"warning_message": found, "when": when, "nodeid": nodeid, "location": location}))
 
 
 def _work(telling: _Telling, items: Iterator[pytest.Item], number: int) -> NoReturn:

@@ -27,7 +27,7 @@ def first(net, tokens, labels):
 
 def last(net, tokens, labels):
     before = None
-    for number, (rows, target) in enumerate(zip(tokens, labels)):
+    for number, (rows, target) in enumerate(zip(tokens, labels, strict=True)):
         arrived = torch.empty(*rows.shape, WIDTH)
         dist.recv(arrived, 0)
         activation = before.detach().clone() if FAULT == "stale" and number == 1 else arrived

@@ -9,7 +9,7 @@ from launch import launch
 JOB = Path(__file__).with_name("pipeline_job.py")
 
 
-def test_an_activation_that_is_used_twice_is_named_and_a_healthy_pipeline_silent(tmp_path: Path) -> None:
+def test_an_activation_that_is_used_twice_is_named(tmp_path: Path) -> None:
     stale, healthy = (launch(JOB, fault, out=tmp_path / fault) for fault in ("stale", "none"))
 
     assert (stale.code, healthy.code) == (0, 0), stale.stderr + healthy.stderr
