@@ -23,6 +23,7 @@ import warm
 from hypocenter.diagnose.cure import Answer
 from hypocenter.json_answer import published
 
+pytestmark = pytest.mark.long
 FOLDER = Path(__file__).parent / "seed_models"
 LINE = re.compile(r"^step (\d+) loss (\S+) scale (\S+)$", re.MULTILINE)
 

@@ -64,6 +64,18 @@ def test_one_that_dies_fails_its_test_and_no_other(tmp_path: Path) -> None:
     assert "FAILED test_a.py::test_dies - the worker that ran this test ended with -9" in said
 
 
+def test_files_of_long_tests_are_begun_first(tmp_path: Path) -> None:
+    files = {f"test_{name}.py": f"def test_{name}(): ..." for name in ("a", "b")}
+    marks = {"c": "long", "d": "slow"}
+    files |= {
+        f"test_{name}.py": f"import pytest\n@pytest.mark.{mark}\ndef test_{name}(): ..." for name, mark in marks.items()
+    }
+
+    said = ran(tmp_path, files, "--workers", "1", "-v")
+
+    assert re.findall(r"::test_(\w) PASSED", said) == ["c", "d", "a", "b"]
+
+
 def test_the_first_failure_ends_all_where_that_is_asked(tmp_path: Path) -> None:
     long = "import time\ndef test_long(): time.sleep(600)"
     files = {"test_a.py": "def test_fails(): assert False", "test_b.py": long}

@@ -61,9 +61,13 @@ class Workers:
 
 
 def units(items: Unit) -> list[Unit]:
-    """The tests of each file together, first the files that have slow ones."""
+    """The tests of each file together, first the files that have long tests, then those that have many slow ones."""
     files = [list(group) for _, group in itertools.groupby(items, key=lambda item: item.path)]
-    return sorted(files, key=lambda file: -sum(item.get_closest_marker("slow") is not None for item in file))
+    return sorted(files, key=lambda file: (-_n_marked(file, "long"), -_n_marked(file, "slow")))
+
+
+def _n_marked(file: Unit, name: str) -> int:
+    return sum(item.get_closest_marker(name) is not None for item in file)
 
 
 class _Loop:

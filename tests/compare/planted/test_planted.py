@@ -9,6 +9,7 @@ from recorded import Recordings, is_cause_right, is_site_right
 from hypocenter.compare.fitting import ENOUGH
 from hypocenter.record.reader import open_run
 
+pytestmark = pytest.mark.long
 IN_CI = (  # of each cause one
     "eps-qwen-fp32", "heads-in-code-qwen-fp32", "rotary-weights-qwen-fp32", "no-bias-qwen-fp32", "plus-one-qwen-fp32",
     "layer-bf16-qwen-fp32", "embedding-scale-qwen-fp32", "mask-qwen-fp32", "decay-qwen-fp32", "adam-eps-qwen-fp32",
