@@ -20,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
 import given
 import warm
 from blocks import page_line
+from here import here
 from ports import free_port
 from runner import run_command
 
@@ -140,7 +141,7 @@ def test_plain_script_is_recorded(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_torchrun_records_both_ranks(tmp_path: Path) -> None:
-    words = ["torchrun", "--standalone", "--nproc-per-node", "2", "train.py"]
+    words = here(page_line("running.md", "run torchrun")).split()[2:]
 
     done = run(tmp_path, TRAIN, *words, EXIT="1")
 
@@ -152,10 +153,13 @@ def test_torchrun_records_both_ranks(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_accelerate_launch_records_both_ranks(tmp_path: Path) -> None:
-    launch = ["accelerate", "launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
+    launch = page_line("running.md", "accelerate launch").split()[2:-1]
+    assert [*launch, "--num_processes"] == page_line("transformers.md", "accelerate launch").split()[2:5]
+    ranks = ["--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
     options = ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+    variables = {"ACCELERATE_USE_CPU": "true", "HF_HOME": str(tmp_path)}
 
-    done = run(tmp_path, ACCELERATE, *launch, *options, "train.py", ACCELERATE_USE_CPU="true", HF_HOME=str(tmp_path))
+    done = run(tmp_path, ACCELERATE, *launch, *ranks, *options, "train.py", **variables)
 
     assert done.returncode == 0, done.stderr
     assert n_steps(tmp_path) == {0: 3, 1: 3}
