@@ -83,7 +83,7 @@ def recorded(request, tmp_path_factory):
     """A seed model trained for a few steps under `hypocenter run`, and where it was recorded."""
     seed = request.param
     out = tmp_path_factory.mktemp(seed.script.removesuffix(".py")) / "run"
-    done = hypocenter("run", "--out", str(out), str(FOLDER / seed.script), "--steps", "10", is_cold=seed is SEEDS[0])
+    done = hypocenter("run", "--out", str(out), str(FOLDER / seed.script), "--steps", "3", is_cold=seed is SEEDS[0])
     assert done.returncode == 0, done.stderr
     return seed, out
 
