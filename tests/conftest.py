@@ -34,9 +34,7 @@ settings.load_profile("any machine")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """What CI asks for."""
     parser.addoption("--by-day", action="store_true", help="nothing marked `night`, of what is marked `slow` the first")
-    parser.addoption(
-        "--workers", type=int, default=0, help="run the tests in so many forks (processes/workers.py)"
-    )
+    parser.addoption("--workers", type=int, default=0, help="run the tests in so many forks (processes/workers.py)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
