@@ -15,6 +15,8 @@ from hypothesis import settings
 # What tests of many folders share.
 sys.path.insert(0, str(Path(__file__).parent / "processes"))
 
+from workers import Workers
+
 # With it Python writes a printed line and its end one after the other, and lines of several ranks become mixed.
 os.environ.pop("PYTHONUNBUFFERED", None)
 
@@ -32,6 +34,12 @@ settings.load_profile("any machine")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """What CI asks for."""
     parser.addoption("--by-day", action="store_true", help="nothing marked `night`, of what is marked `slow` the first")
+    parser.addoption("--workers", type=int, default=0, help="run the tests in so many forks (processes/workers.py)")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if n := config.getoption("workers"):
+        config.pluginmanager.register(Workers(n))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -23,6 +23,7 @@ import warm
 from hypocenter.diagnose.cure import Answer
 from hypocenter.json_answer import published
 
+pytestmark = pytest.mark.long
 FOLDER = Path(__file__).parent / "seed_models"
 LINE = re.compile(r"^step (\d+) loss (\S+) scale (\S+)$", re.MULTILINE)
 
@@ -82,7 +83,7 @@ def recorded(request, tmp_path_factory):
     """A seed model trained for a few steps under `hypocenter run`, and where it was recorded."""
     seed = request.param
     out = tmp_path_factory.mktemp(seed.script.removesuffix(".py")) / "run"
-    done = hypocenter("run", "--out", str(out), str(FOLDER / seed.script), "--steps", "10", is_cold=seed is SEEDS[0])
+    done = hypocenter("run", "--out", str(out), str(FOLDER / seed.script), "--steps", "3", is_cold=seed is SEEDS[0])
     assert done.returncode == 0, done.stderr
     return seed, out
 

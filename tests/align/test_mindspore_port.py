@@ -13,7 +13,10 @@ from two_frameworks import PYTHON, Pair, prepare
 
 from hypocenter.align.engine import How, align
 
-pytestmark = pytest.mark.skipif(not PYTHON, reason="no MindSpore here, and MINDSPORE_PYTHON names none")
+pytestmark = [
+    pytest.mark.skipif(not PYTHON, reason="no MindSpore here, and MINDSPORE_PYTHON names none"),
+    pytest.mark.long,
+]
 _HERE = ("eps of a norm", "labels")
 
 

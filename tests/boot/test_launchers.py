@@ -18,11 +18,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "processes"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
 
 import given
+import warm
 from blocks import page_line
+from here import here
 from ports import free_port
 from runner import run_command
 
 SRC = Path(__file__).resolve().parents[2] / "src"
+STANDINS = Path(__file__).resolve().parents[1] / "docs" / "standins"
 SECONDS = 300
 
 TRAIN = """
@@ -95,23 +98,10 @@ if __name__ == "__main__":
     dist.destroy_process_group()
     sys.exit(int(os.environ.get("EXIT", "0")) if RANK == 1 else 0)
 """
-FAKE_SRUN = """#!{python}
-# Starts -n tasks with the variables that srun gives them; ends with the largest of their codes.
-import os, subprocess, sys
-n, words = int(sys.argv[2]), sys.argv[3:]
-def variables(task):
-    job = {{"SLURM_JOB_ID": "4711", "SLURM_STEP_ID": "0", "SLURM_NTASKS": str(n), "SLURM_STEP_NUM_TASKS": str(n)}}
-    mpi = {{"OMPI_COMM_WORLD_SIZE": str(n), "PMIX_NAMESPACE": "prterun-here-1@1"}}
-    each = {{"SLURM_PROCID": str(task), "SLURM_LOCALID": str(task)}}
-    each_mpi = {{"OMPI_COMM_WORLD_RANK": str(task), "OMPI_COMM_WORLD_LOCAL_RANK": str(task)}}
-    return mpi | each_mpi if sys.argv[0].endswith("mpirun") else job | each
-tasks = [subprocess.Popen(words, env=dict(os.environ) | variables(task)) for task in range(n)]
-sys.exit(max(task.wait() for task in tasks))
-"""
 
 
 def run(folder: Path, program: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    """`hypocenter run` these words in the folder, with the program as train.py."""
+    """`hypocenter run` these words in the folder, with the program as train.py, as a user does."""
     (folder / "train.py").write_text(program)
     kept = {key: value for key, value in os.environ.items() if not key.startswith("HYPOCENTER_")}
     env = kept | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", "TORCH_NUM_THREADS": "1"}
@@ -151,7 +141,7 @@ def test_plain_script_is_recorded(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_torchrun_records_both_ranks(tmp_path: Path) -> None:
-    words = ["torchrun", "--standalone", "--nproc-per-node", "2", "train.py"]
+    words = here(page_line("running.md", "run torchrun")).split()[2:]
 
     done = run(tmp_path, TRAIN, *words, EXIT="1")
 
@@ -163,10 +153,13 @@ def test_torchrun_records_both_ranks(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_accelerate_launch_records_both_ranks(tmp_path: Path) -> None:
-    launch = ["accelerate", "launch", "--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
+    launch = page_line("running.md", "accelerate launch").split()[2:-1]
+    assert [*launch, "--num_processes"] == page_line("transformers.md", "accelerate launch").split()[2:5]
+    ranks = ["--multi_gpu", "--num_processes", "2", "--num_machines", "1"]
     options = ["--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0"]
+    variables = {"ACCELERATE_USE_CPU": "true", "HF_HOME": str(tmp_path)}
 
-    done = run(tmp_path, ACCELERATE, *launch, *options, "train.py", ACCELERATE_USE_CPU="true", HF_HOME=str(tmp_path))
+    done = run(tmp_path, ACCELERATE, *launch, *ranks, *options, "train.py", **variables)
 
     assert done.returncode == 0, done.stderr
     assert n_steps(tmp_path) == {0: 3, 1: 3}
@@ -193,13 +186,19 @@ def test_mp_spawn_records_both_ranks(tmp_path: Path) -> None:
     assert n_steps(tmp_path) == {0: 3, 1: 3}
 
 
-def fake_launcher(folder: Path, name: str) -> dict[str, str]:
-    """Put a stand-in for srun or mpirun on PATH; the variables that its jobs need."""
+def played(folder: Path, name: str, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    """A command in forks, with a stand-in for srun or mpirun (tests/docs/standins) on PATH."""
     path = folder / "bin" / name
-    path.parent.mkdir()
-    path.write_text(FAKE_SRUN.format(python=sys.executable))
-    path.chmod(0o755)
-    return {"PATH": f"{path.parent}{os.pathsep}{os.environ['PATH']}", "PORT": str(free_port())}
+    path.parent.mkdir(exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.symlink_to(STANDINS / f"{name}.py")
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("HYPOCENTER_")}
+    env = kept | {
+        "PATH": f"{path.parent}{os.pathsep}{os.environ['PATH']}",
+        "PYTHONPATH": str(SRC),
+        "OMP_NUM_THREADS": "1",
+    }
+    return warm.run(words, env=env | {"PORT": str(free_port())} | variables, cwd=folder, timeout=SECONDS)
 
 
 def program_of(name: str) -> str:
@@ -210,30 +209,23 @@ def program_of(name: str) -> str:
     return TRAIN.partition("if __name__")[0] + body
 
 
-@pytest.mark.slow
 def test_a_launcher_under_hypocenter_run_records_every_task(tmp_path: Path) -> None:
-    variables = fake_launcher(tmp_path, "srun")
+    (tmp_path / "train.py").write_text(program_of("srun"))
+    ours = [sys.executable, "-m", "hypocenter", "run", "--out", "r"]
 
-    done = run(tmp_path, program_of("srun"), "srun", "-n", "2", sys.executable, "train.py", EXIT="3", **variables)
+    done = played(tmp_path, "srun", *ours, "srun", "-n2", sys.executable, "train.py", EXIT="3")
 
     assert done.returncode == 3, done.stderr
     assert n_steps(tmp_path) == {0: 3, 1: 3}
     assert [place.launcher for place in places(tmp_path).values()] == ["srun", "srun"]
 
 
-@pytest.mark.slow
 def test_hypocenter_run_in_each_task_shares_one_recording_and_diagnoses_once(tmp_path: Path) -> None:
-    variables = fake_launcher(tmp_path, "mpirun")
     (tmp_path / "train.py").write_text(program_of("mpirun"))
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("HYPOCENTER_")}
-    env = kept | {"PYTHONPATH": str(SRC), "OMP_NUM_THREADS": "1", "EXIT": "3"} | variables
-    each = [sys.executable, "-m", "hypocenter", "run", "--out", "r", "train.py"]
-    command = [str(tmp_path / "bin" / "mpirun"), "-n", "2", *each]
+    each = ["hypocenter", "run", "--out", "r", "train.py"]
+    command = [sys.executable, str(STANDINS / "mpirun.py"), "-n", "2", "-x", "PYTHONPATH", *each]
 
-    done = subprocess.run(
-        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=SECONDS, check=False,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    done = played(tmp_path, "mpirun", *command, EXIT="3")
 
     assert done.returncode == 3, done.stderr
     assert n_steps(tmp_path) == {0: 3, 1: 3}
@@ -243,10 +235,7 @@ def test_hypocenter_run_in_each_task_shares_one_recording_and_diagnoses_once(tmp
     assert said.count("overhead ") == 1, done.stderr  # one diagnosis for all
     run_json = json.loads((tmp_path / "r" / "run.json").read_text())
     assert (run_json["world_size"], run_json["status"], run_json["exit_code"]) == (2, "failed", 3)
-    again = subprocess.run(
-        command, cwd=tmp_path, env=env, capture_output=True, text=True, timeout=SECONDS, check=False,
-        stdin=subprocess.DEVNULL,
-    )  # fmt: skip
+    again = played(tmp_path, "mpirun", *command, EXIT="3")
     assert again.returncode == 2, again.stderr  # both tasks refuse: nothing is overwritten
     assert again.stderr.count("a recording exists there already") == 2
 

@@ -19,6 +19,7 @@ from hypocenter.cli import hypocenter
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
+pytestmark = pytest.mark.long
 # Written by scripts or benches, or for those who change Hypocenter: their blocks are read, not run.
 READ_ONLY = {
     "rules.md",

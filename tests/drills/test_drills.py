@@ -47,6 +47,15 @@ def test_a_rank_with_a_bad_disk_holds_nobody_up(tmp_path, kind):
     assert {code for code, _ in drill.exits.values()} == {0}
 
 
+def test_a_recording_that_a_full_disk_cuts_short_is_told(tmp_path):
+    act = ("--victim", "1", "--act", "full-disk", "--step", "8", "--where", "data")
+
+    ended = launch(JOB, "--steps", "16", *act, out=tmp_path / "run")
+
+    assert ended.code == 0, ended.stderr
+    assert [(f["code"], f["rank"]) for f in ended.diagnosis["findings"]] == [("HC322", 1)]
+
+
 @pytest.mark.night
 @slow
 def test_a_hanging_job_says_who_is_missing_before_and_after_it_is_killed(tmp_path):

@@ -14,6 +14,7 @@ import casebook
 from by_day import first_of_each
 from casebook import is_finite, printed
 
+pytestmark = pytest.mark.long
 HERE = Path(__file__).parent
 FAULTS = casebook.faults(HERE)
 NEAR_MISSES = casebook.near_misses(HERE)

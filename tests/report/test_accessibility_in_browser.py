@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from curves_fakes import answer as curves_answer
+from headroom_fakes import sample
 from made_comparison import diverged
 from report_fakes import CANNOT_TELL, FINDINGS, HEALTHY, FakeRecording, planted
-from test_curves import answer as curves_answer
 from test_diary_on_page import overflow, scaled_run
-from test_headroom import sample
 from test_page_in_browser import ACCESSIBILITY, browser, pytestmark, sync_api  # noqa: F401
 from test_rank_grid import blaming, job
 

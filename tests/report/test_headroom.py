@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import jsonschema
 import numpy as np
-import pyarrow as pa
 import pytest
 import torch
+from headroom_fakes import ask, row, sample, spread, table
 
 from hypocenter.formats import find_format
 from hypocenter.json_answer import published, to_json
 from hypocenter.nouns import Reading, Source, StepRecord, Summary, replace
-from hypocenter.record.schema import readings_batch
-from hypocenter.report.headroom.answer import Answer, answer
+from hypocenter.report.headroom.answer import Answer
 from hypocenter.report.headroom.gather import gather
 from hypocenter.report.headroom.html import html
 from hypocenter.report.headroom.json import Headroom, written
@@ -36,30 +35,6 @@ from hypocenter.report.screen import Screen
 from hypocenter.summary.reducers.numpy import summarize
 
 HALF = find_format("fp16")
-
-
-def row(values: np.ndarray | Summary, **more: object) -> Reading:
-    summary = values if isinstance(values, Summary) else summarize(values)
-    port = "grad_in[0]" if more.get("phase") == "backward" else "out[0]"
-    given = {"step": 0, "phase": "forward", "site": "a", "port": port, "order": 0, "dtype": "bfloat16"} | more
-    return Reading(microbatch=0, summary=summary, **given)  # type: ignore[arg-type]
-
-
-def table(rows: Iterable[Reading]) -> pa.Table:
-    batch = pa.Table.from_batches([readings_batch(list(rows))])
-    return batch.append_column("rank", pa.array([0] * batch.num_rows, pa.int32()))
-
-
-def ask(rows: Iterable[Reading], scale: float | None = None, *records: StepRecord, form: str = "fp16") -> Answer:
-    return answer(table(rows), [(0, record) for record in records], find_format(form), scale=scale)
-
-
-def spread(seed: int, low: float, high: float, n: int = 3000) -> np.ndarray:
-    """Values of 8 bits over many octaves, as bfloat16 has them, and zeros."""
-    rng = np.random.default_rng(seed)
-    x = torch.from_numpy(rng.choice([-1.0, 1.0], n) * 2.0 ** rng.uniform(low, high, n)).bfloat16().double().numpy()
-    x[rng.random(n) < 0.1] = 0.0
-    return x
 
 
 @pytest.mark.parametrize("form", ["float16", "float8_e4m3fn", "float8_e5m2"])
@@ -348,15 +323,6 @@ def test_reductions_far_from_their_limit_are_not_listed(
     op: str, terms: list[np.ndarray], shape: tuple[int, ...], out: np.ndarray
 ) -> None:
     assert ask(reduction(op, terms, shape, out)).reductions == ()
-
-
-def sample() -> Answer:
-    rows = [
-        row(spread(i, -20, i), site=f"blocks.{i}.<b>&\x1b[31m", phase=p, order=i)
-        for i in range(20)
-        for p in ("forward", "backward")
-    ]
-    return ask(rows, 1024.0)
 
 
 def test_json_validates_and_bare_nan_never_appears() -> None:

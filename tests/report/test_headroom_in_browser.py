@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from test_headroom import row, table
+from headroom_fakes import row, table
 from test_page_in_browser import browser, opened, pytestmark, sync_api  # noqa: F401
 
 from hypocenter.formats import find_format

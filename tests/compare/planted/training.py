@@ -48,7 +48,7 @@ class Setup:
             rank, size = dist.get_rank(), dist.get_world_size()
             self.batches = [[{k: v.chunk(size)[rank] for k, v in one.items()} for one in step] for step in self.batches]
         optimizer = torch.optim.AdamW(list(self._groups()), **self.optimizer)
-        options = {"level": "modules", "sketch": True, "param_schedule": "every=1", "replay": False}
+        options = {"level": "modules", "sketch": True, "param_schedule": "every=1", "replay": False, "audit": "never"}
         torch.set_num_threads(self.n_threads)
         with self.restore, hypocenter.watch(self.model, optimizer, out=out, calibrate=calibrate, **options):
             for microbatches in self.batches:
