@@ -119,7 +119,7 @@ def check(window: Window) -> Iterator[Finding]:
         elif first.module == first.site:
             beside = f"the optimizer holds another tensor, which the model had under the name {first.site} before"
         elif first.module == STRANGER:
-            beside = "the optimizer holds a tensor of this shape that is in no model and has no gradient"
+            beside = "the optimizer holds another like it that is in no model and has no gradient"
         elif first.module:
             beside = f"{first.module} is in an optimizer, {first.site} is in none"
         severity = "warning" if first.module else "note"

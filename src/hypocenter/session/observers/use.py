@@ -212,8 +212,9 @@ class Use(Observer[Observed]):
             form = _form(parameter)
             if form[0] in masters:
                 continue
-            beside = NOTHING if is_empty else name if name in self._names else STRANGER if strangers[form] > 0 else ""
-            strangers[form] -= 1
+            stranger = next((each for each in strangers if strangers[each] > 0 and _is_like(each, form)), form)
+            beside = NOTHING if is_empty else name if name in self._names else STRANGER if strangers[stranger] > 0 else ""
+            strangers[stranger] -= 1
             step = None if is_part and not beside else self._since(parameter, update)
             if step is not None:
                 beside = beside or siblings.get(name.rpartition(".")[0], "") or hole(name, inside)
@@ -253,6 +254,15 @@ class Use(Observer[Observed]):
 
 def _form(parameter: Any) -> tuple[Any, ...]:
     return tuple(parameter.shape), parameter.dtype
+
+
+def _is_like(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
+    """Return whether two forms are alike but for the length of one dimension: a head for another number of classes."""
+    return (
+        one[1] == other[1]
+        and len(one[0]) == len(other[0])
+        and sum(a != b for a, b in zip(one[0], other[0], strict=True)) <= 1
+    )
 
 
 def hole(name: str, inside: Sequence[str]) -> str:
