@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 MANY_RANKS = 16  # from here on rows that tell nothing new are left out
 FEW_BAD = 4  # gradients that are not finite, of one step of one rank: a rule needs to know whether it is only one
 ROWS_OF_TABLE = 50_000
+_KEPT_BYTES = 31 << 20  # M_MMAP_THRESHOLD of mallopt(3) follows what is freed up to 32 MiB; untouched it costs nothing
 _LAW_PORTS = ("grad_made", "grad_used")
 
 
@@ -87,6 +88,7 @@ def look_at_ranks(
         plugins: files or modules with more rules.
         whole: steps of an imported run of which all rows are wanted.
     """
+    np.empty(_KEPT_BYTES, np.uint8)  # freed at once: from then on glibc keeps as much, and asks for no page twice
     is_job, own = len(recorded.ranks) > 1, Engine(engine.rules(plugins))
     found = Partial(sketch=JobSketch(recorded.places, recorded.ranks) if is_job else None)
     reads, aside = rules_over_ranks(recorded, plugins).reads, _Aside()
@@ -119,6 +121,8 @@ def thinned(kept: pa.Table, records: StepColumns) -> pa.Table:
         kept: the rows for rules over one rank.
         records: of its steps.
     """
+    if not kept.num_rows:
+        return kept
     is_norm = pc.and_(pc.equal(kept["phase"], arrow("grad")), pc.equal(kept["port"], arrow("grad")))
     is_norm = pc.and_(is_norm, pc.equal(kept["n_hist"], arrow(0)))
     at = np.flatnonzero(is_norm.to_numpy(zero_copy_only=False))
