@@ -169,7 +169,7 @@ class Beside:
         self._rank, self._is_sketched, self._is_read = rank, is_sketched, is_read
         self._kept: list[pa.RecordBatch] = []
         self._steps = np.zeros(0, np.int64)  # of the last collectives
-        self._pending: tuple[int, pa.RecordBatch] | None = None  # the last step, if it had no collectives yet
+        self._pending: tuple[int, pa.RecordBatch, Bools] | None = None  # the last step, if it had no collectives yet
 
     def add(self, columns: Columns) -> None:
         """The next batch."""
@@ -190,7 +190,7 @@ class Beside:
         found = columns.rows(few | is_of_comm | kinds.equal("port", *_LAW_PORTS))
         steps, last = np.union1d(columns.steps[of_comm], self._steps), int(columns.steps[-1])
         if self._pending is not None and self._pending[0] in steps:  # that step began in the batch before
-            self._kept.append(self._pending[1])
+            self._kept.append(kept_rows(self._pending[1], mask_of(self._pending[2])))
         self._pending = None
         if len(steps):
             found |= columns.has("digest") & np.isin(columns.steps, steps)
@@ -198,8 +198,7 @@ class Beside:
             self._steps = np.array([last])
         else:
             self._steps = np.zeros(0, np.int64)
-            rows = columns.has("digest") & (columns.steps == last) & ~found
-            self._pending = last, kept_rows(columns.batch, mask_of(rows))
+            self._pending = last, columns.batch, columns.has("digest") & (columns.steps == last) & ~found
         return found
 
     def table(self) -> pa.Table:
