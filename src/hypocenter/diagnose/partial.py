@@ -21,6 +21,7 @@ from hypocenter.catalogue import Broken
 from hypocenter.detect import engine
 from hypocenter.detect.columns import Bools, Columns, mask_of
 from hypocenter.detect.engine import Engine
+from hypocenter.detect.group_engine import group_rules
 from hypocenter.detect.job_sketch import JobSketch, RankSketch
 from hypocenter.detect.local_rows import REDUCED
 from hypocenter.diagnose.over_ranks import rules_over_ranks
@@ -59,6 +60,23 @@ class Partial:
         elif other.sketch is not None:
             self.sketch.merge(other.sketch)
         self.broken += other.broken
+
+
+def get_ready(recorded: RecordedRun, plugins: tuple[str, ...] = ()) -> None:
+    """Load all rules, in this process and in its workers at the same time.
+
+    Args:
+        recorded: an open recording.
+        plugins: files or modules with more rules.
+    """
+    if recorded.workers is not None:
+        recorded.workers.start(partial(_load, plugins=plugins))
+    _load(plugins=plugins)
+
+
+def _load(*, plugins: tuple[str, ...]) -> None:
+    engine.rules(plugins)
+    group_rules(plugins)
 
 
 def look_at_job(recorded: RecordedRun, plugins: tuple[str, ...] = ()) -> Partial:

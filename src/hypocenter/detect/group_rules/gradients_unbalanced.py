@@ -31,6 +31,7 @@ import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -217,7 +218,7 @@ class _Pairs:
         both = [(name, rank) for name, each in parameters.items() for rank in each.used if rank in each.made]
         in_order = np.argsort([rank for _, rank in both], kind="stable")
         used, made = _rows([parameters[n].used[r] for n, r in both]), _rows([parameters[n].made[r] for n, r in both])
-        some = in_order[made.any(axis=1)[in_order]]
+        some = in_order[np.isin(in_order, np.flatnonzero(made.any(axis=1)))]
         keys = tuple(both[row] for row in some.tolist())
         ranks = [rank for _, rank in keys]
         starts = [row for row, rank in enumerate(ranks) if not row or rank != ranks[row - 1]]
@@ -268,7 +269,8 @@ class _Pairs:
 
 
 def _rows(vectors: Sequence[_Vector]) -> _Vector:
-    return np.frombuffer(b"".join(vectors)).reshape(-1, SKETCH)  # of many, quicker than concatenate
+    buffers: Sequence[Any] = vectors
+    return np.frombuffer(b"".join(buffers)).reshape(-1, SKETCH)  # of many, quicker than concatenate
 
 
 def _is_near(a: _Vector, b: _Vector) -> bool:
