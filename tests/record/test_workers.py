@@ -43,7 +43,7 @@ def test_answers_come_in_the_order_of_the_parts():
     assert workers.notes == ()
 
 
-def touches(folder: Path) -> None:
+def touches(folder: Path, number: int) -> None:
     """Not done before two processes do it."""
     (folder / str(os.getpid())).touch()
     while len(list(folder.iterdir())) < 2:

@@ -74,7 +74,7 @@ def get_ready(recorded: RecordedRun, plugins: tuple[str, ...] = ()) -> None:
     _load(plugins=plugins)
 
 
-def _load(*, plugins: tuple[str, ...]) -> None:
+def _load(_worker: int = 0, *, plugins: tuple[str, ...]) -> None:
     engine.rules(plugins)
     group_rules(plugins)
 

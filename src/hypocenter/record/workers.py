@@ -58,11 +58,11 @@ class Workers(ABC):
     def _dead(self) -> tuple[type[BaseException], ...]:
         """What a future raises whose worker died."""
 
-    def start(self, load: Callable[[], None]) -> None:  # noqa: B027 - those of a cluster are there already
+    def start(self, load: Callable[[int], None]) -> None:  # noqa: B027 - those of a cluster are there already
         """Let each get ready while this process does something else.
 
         Args:
-            load: imports what they will be asked; it travels, and what it raises they will raise again.
+            load: takes a number, and imports what they will be asked; it travels, and may raise what asking will.
         """
 
     def _submit(self, ask: Callable[[P], A], part: P) -> Any:
@@ -120,11 +120,11 @@ class Processes(Workers):
         """How many there are."""
         return self._n
 
-    def start(self, load: Callable[[], None]) -> None:
+    def start(self, load: Callable[[int], None]) -> None:
         """They are there when they are first asked otherwise, and import as long as others do."""
         with suppress(*self._dead()):  # `run` mends it
-            for _ in range(self._n):
-                self._at_work().submit(load)
+            for number in range(self._n):
+                self._submit(load, number)
 
     def _at_work(self) -> Any:
         if self._pool is None:
