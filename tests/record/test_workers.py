@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from functools import partial
 from pathlib import Path
 
@@ -39,6 +40,25 @@ def test_answers_come_in_the_order_of_the_parts():
     assert list(workers.run(doubled, range(9))) == [2 * n for n in range(9)]
     assert os.getpid() not in set(workers.run(of_pid, range(4)))
     assert list(workers.run(doubled, [])) == []
+    assert workers.notes == ()
+
+
+def touches(folder: Path, number: int) -> None:
+    """Not done before two processes do it."""
+    (folder / str(os.getpid())).touch()
+    while len(list(folder.iterdir())) < 2:
+        time.sleep(0.01)
+    raise ValueError("not said here")
+
+
+def test_all_workers_are_there_before_they_are_asked(tmp_path: Path):
+    workers = Processes(2)
+    workers.start(partial(touches, tmp_path))
+
+    asked = set(map(str, workers.run(of_pid, range(6))))
+    ready = {path.name for path in tmp_path.iterdir()}
+    assert asked <= ready
+    assert str(os.getpid()) not in ready
     assert workers.notes == ()
 
 

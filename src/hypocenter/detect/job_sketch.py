@@ -243,11 +243,7 @@ class JobSketch:
                     self._put((axis, ranks, channel), _group(*by_step(steps, values)))
             self._add_numbers(axis, ranks, sketch, records)
         if "dp" in groups and sketch.shares and sketch.rank in groups["dp"][:_RANKS_OF_ROWS]:
-            steps, digests = (np.concatenate(each) for each in zip(*sketch.shares, strict=True))
-            order = np.lexsort((digests, steps))
-            steps, digests = steps[order], digests[order]
-            is_new = np.concatenate([[True], (steps[1:] != steps[:-1]) | (digests[1:] != digests[:-1])])
-            self._rows.setdefault(groups["dp"], []).append(digests[is_new & (digests != 0)])
+            self._rows.setdefault(groups["dp"], []).append(_once_a_step(sketch.shares))
         self._ends[sketch.rank] = sketch.ends if "pp" in groups else set()
         if sketch.norms:
             rows = [(site, _wrapped(first), _wrapped(whole)) for site, (_, first, whole) in sketch.norms.items()]
@@ -346,8 +342,23 @@ def _is_alike(key: tuple[str, tuple[int, ...], str], group: _Group) -> bool:
 
 def _n_shared(rows: Sequence[Ints]) -> int:
     """Rows that more than one rank was given."""
-    values = np.sort(np.concatenate(rows))
+    values = np.sort(np.concatenate(rows), kind="stable")  # of what is in order mostly: half the time
     return int((values[1:] == values[:-1]).sum())
+
+
+def _once_a_step(parts: Sequence[tuple[Ints, Ints]]) -> Ints:
+    """Digests, each once of each step, in rising order.
+
+    Args:
+        parts: (steps, digests); 0 is none.
+    """
+    steps, digests = (np.concatenate(each) for each in zip(*parts, strict=True))
+    found = np.sort(digests)
+    if (found[1:] == found[:-1]).any():
+        order = np.lexsort((steps, digests))
+        steps, found = steps[order], digests[order]
+        found = found[np.concatenate([[True], (steps[1:] != steps[:-1]) | (found[1:] != found[:-1])])]
+    return found[found != 0]
 
 
 def _wrapped(number: int) -> int:

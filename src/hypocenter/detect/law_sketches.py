@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hypocenter.detect.law_rows import LABELS, MADE, SKETCH, TOGETHER, USED
 from hypocenter.detect.panel import Panel
+from hypocenter.detect.replica_columns import codes
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,19 +48,27 @@ def _law_sketches(panel: Panel) -> dict[str, LawSketches]:
     found: dict[str, LawSketches] = {}
     for port in (MADE, USED):
         table = panel.where(port=port)
-        columns = table.select(["rank", "site", "sum", "op", "module"]).to_pydict()
-        sketches = _sketches(table["sketch"]) if table.num_rows else []
-        for rank, site, printed, hook, how, sketch in zip(*columns.values(), sketches, strict=True):
-            if site == LABELS:
+        if not table.num_rows:
+            continue
+        site, names = codes(table, "site")
+        by_site = np.argsort(site, kind="stable").tolist()
+        ends = np.cumsum(np.bincount(site)).tolist()
+        ranks, printed = (table[name].to_pylist() for name in ("rank", "sum"))
+        vectors = _sketches(table["sketch"])
+        for name, start, end in zip(names, [0, *ends[:-1]], ends, strict=True):
+            if name == LABELS:
                 continue
-            if (each := found.get(site)) is None:
-                each = found[site] = LawSketches()
-            if hook or how:
-                each.hook, each.is_together = hook or each.hook, each.is_together or how == TOGETHER
-            if sketch is not None:
-                (each.made if port == MADE else each.used)[rank] = sketch
-                if port == MADE:
-                    each.prints[rank] = printed
+            each = found.setdefault(name, LawSketches())
+            rows = [at for at in by_site[start:end] if vectors[at] is not None]
+            (each.made if port == MADE else each.used).update({ranks[at]: vectors[at] for at in rows})
+            if port == MADE:
+                each.prints.update({ranks[at]: printed[at] for at in rows})
+        (op, hooks), (how, hows) = codes(table, "op"), codes(table, "module")
+        is_told = np.array([hook != "" for hook in hooks])[op] | np.array([word == TOGETHER for word in hows])[how]
+        for at in np.flatnonzero(is_told).tolist():
+            if (each := found.get(names[site[at]])) is not None:
+                each.hook = hooks[op[at]] or each.hook
+                each.is_together |= hows[how[at]] == TOGETHER
     return found
 
 
@@ -71,11 +80,11 @@ def _sketches(column: pa.ChunkedArray) -> list[_Vector | None]:
     lengths = pc.fill_null(pc.list_value_length(column), 0).to_numpy()
     is_whole = lengths == SKETCH
     numbers = column.filter(pa.array(is_whole)).combine_chunks().flatten().to_numpy(zero_copy_only=False)
-    vectors = list(numbers.astype(np.float64).reshape(-1, SKETCH))
-    if len(vectors) == len(is_whole):
-        return vectors
-    of_rows = iter(vectors)
-    return [next(of_rows) if one else None for one in is_whole.tolist()]
+    found: list[_Vector | None] = [None] * len(is_whole)
+    vectors = numbers.astype(np.float64).reshape(-1, SKETCH)
+    for at, vector in zip(np.flatnonzero(is_whole).tolist(), vectors, strict=True):
+        found[at] = vector
+    return found
 
 
 def is_replica(parameter: LawSketches, ranks: Sequence[int]) -> bool:

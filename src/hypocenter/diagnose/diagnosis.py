@@ -31,7 +31,7 @@ from hypocenter.diagnose.handed_on import from_before, from_behind, is_received
 from hypocenter.diagnose.judged_evidence import JudgedEvidence, RunEvidence, judged_piece, load
 from hypocenter.diagnose.over_ranks import found_over_ranks, rules_over_ranks
 from hypocenter.diagnose.panels import arrow
-from hypocenter.diagnose.partial import look_at_job
+from hypocenter.diagnose.partial import get_ready, look_at_job
 from hypocenter.diagnose.ranks import together, with_device
 from hypocenter.diagnose.records import Records
 from hypocenter.diagnose.rows import holds_values
@@ -64,6 +64,7 @@ def diagnose(recorded: RecordedRun, plugins: Sequence[str] = ()) -> Diagnosis:
         Findings with causes first. `healthy` is said only of a whole recording of a program that ended well
         (hypocenter.detect.whole).
     """
+    get_ready(recorded, tuple(plugins))
     verdicts.causes(plugins)
     seen = found_in(recorded, plugins)
     found, records, still = seen.findings, seen.records, seen.still

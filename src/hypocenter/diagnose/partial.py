@@ -21,6 +21,7 @@ from hypocenter.catalogue import Broken
 from hypocenter.detect import engine
 from hypocenter.detect.columns import Bools, Columns, mask_of
 from hypocenter.detect.engine import Engine
+from hypocenter.detect.group_engine import group_rules
 from hypocenter.detect.job_sketch import JobSketch, RankSketch
 from hypocenter.detect.local_rows import REDUCED
 from hypocenter.diagnose.over_ranks import rules_over_ranks
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 MANY_RANKS = 16  # from here on rows that tell nothing new are left out
 FEW_BAD = 4  # gradients that are not finite, of one step of one rank: a rule needs to know whether it is only one
 ROWS_OF_TABLE = 50_000
+_KEPT_BYTES = 31 << 20  # M_MMAP_THRESHOLD of mallopt(3) follows what is freed up to 32 MiB; untouched it costs nothing
 _LAW_PORTS = ("grad_made", "grad_used")
 
 
@@ -58,6 +60,23 @@ class Partial:
         elif other.sketch is not None:
             self.sketch.merge(other.sketch)
         self.broken += other.broken
+
+
+def get_ready(recorded: RecordedRun, plugins: tuple[str, ...] = ()) -> None:
+    """Load all rules, in this process and in its workers at the same time.
+
+    Args:
+        recorded: an open recording.
+        plugins: files or modules with more rules.
+    """
+    if recorded.workers is not None:
+        recorded.workers.start(partial(_load, plugins=plugins))
+    _load(plugins=plugins)
+
+
+def _load(_worker: int = 0, *, plugins: tuple[str, ...]) -> None:
+    engine.rules(plugins)
+    group_rules(plugins)
 
 
 def look_at_job(recorded: RecordedRun, plugins: tuple[str, ...] = ()) -> Partial:
@@ -87,6 +106,7 @@ def look_at_ranks(
         plugins: files or modules with more rules.
         whole: steps of an imported run of which all rows are wanted.
     """
+    np.empty(_KEPT_BYTES, np.uint8)  # freed at once: from then on glibc keeps as much, and asks for no page twice
     is_job, own = len(recorded.ranks) > 1, Engine(engine.rules(plugins))
     found = Partial(sketch=JobSketch(recorded.places, recorded.ranks) if is_job else None)
     reads, aside = rules_over_ranks(recorded, plugins).reads, _Aside()
@@ -119,6 +139,8 @@ def thinned(kept: pa.Table, records: StepColumns) -> pa.Table:
         kept: the rows for rules over one rank.
         records: of its steps.
     """
+    if not kept.num_rows:
+        return kept
     is_norm = pc.and_(pc.equal(kept["phase"], arrow("grad")), pc.equal(kept["port"], arrow("grad")))
     is_norm = pc.and_(is_norm, pc.equal(kept["n_hist"], arrow(0)))
     at = np.flatnonzero(is_norm.to_numpy(zero_copy_only=False))
@@ -165,7 +187,7 @@ class Beside:
         self._rank, self._is_sketched, self._is_read = rank, is_sketched, is_read
         self._kept: list[pa.RecordBatch] = []
         self._steps = np.zeros(0, np.int64)  # of the last collectives
-        self._pending: tuple[int, pa.RecordBatch] | None = None  # the last step, if it had no collectives yet
+        self._pending: tuple[int, pa.RecordBatch, Bools] | None = None  # the last step, if it had no collectives yet
 
     def add(self, columns: Columns) -> None:
         """The next batch."""
@@ -186,7 +208,7 @@ class Beside:
         found = columns.rows(few | is_of_comm | kinds.equal("port", *_LAW_PORTS))
         steps, last = np.union1d(columns.steps[of_comm], self._steps), int(columns.steps[-1])
         if self._pending is not None and self._pending[0] in steps:  # that step began in the batch before
-            self._kept.append(self._pending[1])
+            self._kept.append(kept_rows(self._pending[1], mask_of(self._pending[2])))
         self._pending = None
         if len(steps):
             found |= columns.has("digest") & np.isin(columns.steps, steps)
@@ -194,8 +216,7 @@ class Beside:
             self._steps = np.array([last])
         else:
             self._steps = np.zeros(0, np.int64)
-            rows = columns.has("digest") & (columns.steps == last) & ~found
-            self._pending = last, kept_rows(columns.batch, mask_of(rows))
+            self._pending = last, columns.batch, columns.has("digest") & (columns.steps == last) & ~found
         return found
 
     def table(self) -> pa.Table:

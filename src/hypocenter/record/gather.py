@@ -76,7 +76,8 @@ class Gathered:
         """Take the next batch of the file, checked, in the columns of the schema."""
         self.n_rows += batch.num_rows
         if "site" in self._schema.names:
-            self.sites.update(pc.unique(batch["site"]).to_pylist())
+            site = batch["site"]  # a dictionary holds what its rows have
+            self.sites.update((site.dictionary if self._want.is_encoded else pc.unique(site)).to_pylist())
         self._taken.append(self._want.of(batch))
         if self._whole is not None:
             self._room_bytes -= batch.nbytes

@@ -51,7 +51,7 @@ Each = Callable[["RecordedRun", int, pa.Table], pa.Table]
 _KEPT_BYTES = 256 << 20  # of tables kept for the next question: a job of many ranks is read again instead
 _READERS = 2  # threads that read ahead: Arrow decodes without the interpreter's lock
 _AHEAD = 3  # ranks read before they are asked for
-_PARTS_OF_WORKER = 4  # so that one that is slow, or dies, holds up little
+_PARTS_OF_WORKER = 8  # so that one that is slow, or dies, holds up little, and none waits long for the last
 _RANKS_OF_PART = 4  # whose rows travel at once
 
 

@@ -11,6 +11,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Generic, TypeVar
@@ -56,6 +57,13 @@ class Workers(ABC):
     @abstractmethod
     def _dead(self) -> tuple[type[BaseException], ...]:
         """What a future raises whose worker died."""
+
+    def start(self, load: Callable[[int], None]) -> None:  # noqa: B027 - those of a cluster are there already
+        """Let each get ready while this process does something else.
+
+        Args:
+            load: takes a number, and imports what they will be asked; it travels, and may raise what asking will.
+        """
 
     def _submit(self, ask: Callable[[P], A], part: P) -> Any:
         return self._at_work().submit(ask, part)
@@ -111,6 +119,12 @@ class Processes(Workers):
     def n(self) -> int:
         """How many there are."""
         return self._n
+
+    def start(self, load: Callable[[int], None]) -> None:
+        """They are there when they are first asked otherwise, and import as long as others do."""
+        with suppress(*self._dead()):  # `run` mends it
+            for number in range(self._n):
+                self._submit(load, number)
 
     def _at_work(self) -> Any:
         if self._pool is None:

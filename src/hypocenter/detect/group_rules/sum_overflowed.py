@@ -43,10 +43,8 @@ class _Overflow:
 @group_rule("HC312", "nonfinite", severity="error", reads=("comm",), asked="rows")
 def check(panel: Panel) -> Iterator[Finding]:
     """One finding a step: the sum that is farthest above its format."""
-    if any(r.loss_scale is not None and r.skipped for r in panel.records.values()):
-        return
     found = [o for c in collectives_of(panel) for r in reductions(c) if (o := _overflowed(r)) is not None]
-    if not found:
+    if not found or any(r.loss_scale is not None and r.skipped for r in panel.records.values()):
         return
     worst = max(found, key=lambda o: sum(v.absmax for v in o.reduction.summands) / o.limit)
     shares = sorted(worst.reduction.summands, key=lambda v: -v.absmax)

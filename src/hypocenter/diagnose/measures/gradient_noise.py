@@ -22,10 +22,12 @@ When it is wrong
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
+from hypocenter.detect.columns import Floats, Ints
 from hypocenter.detect.health_rows import NOISE
 from hypocenter.diagnose.health import Value, measure
 from hypocenter.diagnose.numbers import short
@@ -49,35 +51,49 @@ def take(recorded: Recorded) -> Iterator[Value]:
     """One of micro-batches, one of ranks."""
     looks = recorded.looks(NOISE)
     if looks:
-        found = [_norms(row.step, row.summary.sketch or ()) for series in looks for row in series.rows]
+        looked = [pair for series in looks for pair in zip(series.steps.tolist(), series.looks, strict=True)]
+        found = [Norms(step=step, small=of[0], big=of[1], n=of[2]) for step, of in looked]
         yield from _value(found, "micro-batch", looks[0].numbers[3])
     yield from _value(of_ranks(recorded), "batch of a rank", 0.0)
 
 
-def _norms(step: int, numbers: Sequence[float]) -> Norms:
-    return Norms(step=step, small=numbers[0], big=numbers[1], n=numbers[2])
-
-
 def of_ranks(recorded: Recorded) -> list[Norms]:
     """Of steps in which the local gradients of all parameters were recorded on several ranks."""
-    squares: defaultdict[int, defaultdict[int, dict[str, float]]] = defaultdict(lambda: defaultdict(dict))
-    n_all = len({series.place.site for series in recorded.local_gradients})
-    for series in recorded.local_gradients:
-        for row in series.rows:
-            if row.microbatch == 0:
-                squares[row.step][series.place.rank][row.site] = row.summary.sumsq
-    norms: defaultdict[int, list[float]] = defaultdict(list)
-    for _, record in recorded.records:
-        if record.n_microbatches == 1 and record.grad_norm is not None:
-            norms[record.step].append(record.grad_norm)
-    found: list[Norms] = []
-    for step, ranks in sorted(squares.items()):
-        whole = max(norms[step], default=0.0)
-        is_of_all = len(norms[step]) == len(ranks) > 1 and whole - min(norms[step]) <= _SAME * whole
-        if is_of_all and all(len(sites) == n_all for sites in ranks.values()):
-            parts = [sum(sites.values()) for sites in ranks.values()]
-            found.append(Norms(step=step, small=sum(parts) / len(parts), big=whole**2, n=len(parts)))
-    return found
+    local = recorded.local_gradients
+    if not local:
+        return []
+    steps = np.unique(np.concatenate([series.steps for series in local]))
+    ranks = {rank: number for number, rank in enumerate(dict.fromkeys(series.place.rank for series in local))}
+    squares, n_sites = np.zeros((len(ranks), len(steps))), np.zeros((len(ranks), len(steps)), np.int64)
+    for series in local:
+        is_first = series.column("microbatch") == 0
+        at, rank = np.searchsorted(steps, series.steps[is_first]), ranks[series.place.rank]
+        squares[rank, at] += series.column("sumsq")[is_first]
+        n_sites[rank, at] += 1
+    low, whole, n_norms = _norms_of_ranks(recorded, steps)
+    has_part, n_all = n_sites > 0, len({series.place.site for series in local})
+    n_parts = has_part.sum(axis=0)
+    with np.errstate(invalid="ignore"):  # infinite ones are not the same
+        is_of_all = (n_norms == n_parts) & (n_parts > 1) & (whole - low <= _SAME * whole)
+    is_of_all &= (n_sites == np.where(has_part, n_all, 0)).all(axis=0)
+    return [
+        Norms(step=int(steps[at]), small=float(squares[:, at].sum()) / n, big=float(whole[at]) ** 2, n=n)
+        for at in np.flatnonzero(is_of_all)
+        for n in [int(n_parts[at])]
+    ]
+
+
+def _norms_of_ranks(recorded: Recorded, steps: Ints) -> tuple[Floats, Floats, Ints]:
+    """The smallest and largest norm of the whole gradient at each step, and how many ranks have one."""
+    low, high, n = np.full(len(steps), np.inf), np.zeros(len(steps)), np.zeros(len(steps), np.int64)
+    for own, norms in recorded.norms:
+        is_there = np.isin(own, steps)
+        at = np.searchsorted(steps, own[is_there])
+        with np.errstate(invalid="ignore"):  # NaN stays
+            np.minimum.at(low, at, norms[is_there])
+            np.maximum.at(high, at, norms[is_there])
+        np.add.at(n, at, 1)
+    return low, high, n
 
 
 def noise_scale(found: Sequence[Norms]) -> tuple[float, float]:

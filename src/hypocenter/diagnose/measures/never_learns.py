@@ -36,9 +36,10 @@ def take(recorded: Recorded) -> Iterator[Value]:
     last = 0
     for series in recorded.gradients:
         site = series.place.site
-        n_with[site] = n_with.get(site, 0) + len(series.rows)
-        n_live[site] = n_live.get(site, 0) + sum(row.summary.sumsq > 0 or row.summary.n_nan > 0 for row in series.rows)
-        last = max(last, series.last.step)
+        is_live = (series.column("sumsq") > 0) | (series.column("n_nan") > 0)
+        n_with[site] = n_with.get(site, 0) + len(series.steps)
+        n_live[site] = n_live.get(site, 0) + int(is_live.sum())
+        last = max(last, int(series.steps[-1]))
     n_steps = max(n_with.values(), default=0)
     if n_steps < LEAST:
         return

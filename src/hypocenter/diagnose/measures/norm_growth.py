@@ -21,9 +21,10 @@ When it is wrong
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from statistics import median
+
+import numpy as np
 
 from hypocenter.detect.health_rows import UPDATE
 from hypocenter.diagnose.health import Value, measure
@@ -38,9 +39,10 @@ LEAST_STEPS = 8
 def take(recorded: Recorded) -> Iterator[Value]:
     """Of each output and of each weight."""
     for series in recorded.outputs:
-        rms = [math.sqrt(row.summary.sumsq / row.summary.n) if row.summary.n else 0.0 for row in series.rows]
         if series.last.dtype.startswith(("float", "bfloat")):
-            yield from _value(series, rms, f"{series.last.port}: root mean square")
+            n = series.column("n")
+            rms = np.sqrt(np.where(n > 0, series.column("sumsq") / np.maximum(n, 1), 0.0))
+            yield from _value(series, rms.tolist(), f"{series.place.port}: root mean square")
     for series in recorded.looks(UPDATE):
         if len(series.last.shape) > 1:
             yield from _value(series, [norm for _, norm in series.points(0)], "norm")
