@@ -51,6 +51,8 @@ class Rounded:
     def __mul__(self, other: Any) -> Rounded:
         value, unit, form = _parts(other, self)
         size = np.abs(value)
+        if not isinstance(other, Rounded):
+            return _made(self.exact * value, np.where(size == 0, 0.0, self.unit * size), form)
         off = np.where(size == 0, 0.0, self.unit * size) + np.where(
             unit == 0, 0.0, (np.abs(self.exact) + self.unit) * unit
         )
@@ -58,6 +60,8 @@ class Rounded:
 
     def __truediv__(self, other: Any) -> Rounded:
         value, unit, form = _parts(other, self)
+        if not isinstance(other, Rounded) and np.all(value):
+            return _made(self.exact / value, self.unit / np.abs(value), form)
         ratio = self.exact / value  # 0 / 0 is what rules make of an element that never had a gradient, where eps is 0
         stretched = np.where(ratio == 0, 0.0, np.abs(ratio) * _stretched(unit, np.abs(value)))  # 0 stays 0
         return _made(ratio, self.unit / np.abs(value) + stretched, form)

@@ -10,6 +10,7 @@ over groups of ours (`own_groups`).
 from __future__ import annotations
 
 import contextlib
+import operator
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -645,7 +646,7 @@ def _modules_as_they_were(events: Iterator[Event]) -> Generator[None, None, None
         for module, flag in flags:
             module.training = flag
         for table, before in held:
-            if list(map(id, table.values())) != list(map(id, before.values())):
+            if len(table) != len(before) or not all(map(operator.is_, table.values(), before.values())):
                 table.clear()
                 table.update(before)
 

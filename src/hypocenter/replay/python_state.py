@@ -116,6 +116,7 @@ class _State:
         self.lasting = ""
         self._kind = kind
         self._copies_values = copies_values
+        self._passed_by = (*kind.left_alone, type, ModuleType)
         self._undo: list[Callable[[], None]] = []
         self._seen: dict[int, Any] = {}  # by id, held: no id is given anew
         self._n_bytes = 0
@@ -160,13 +161,14 @@ class _State:
         """Copy a value of any kind; what cannot change, or belongs to a library, is passed by."""
         if value is None or type(value) in self._kind.constants or depth < 0 or id(value) in self._seen:
             return
-        if isinstance(value, (*self._kind.left_alone, type, ModuleType)):
+        if isinstance(value, self._passed_by):
             return
         if isinstance(value, (FunctionType, MethodType)):
             self._take_function(value, depth)
         elif isinstance(value, tuple):
             for each in value:  # type: ignore[reportUnknownVariableType]
-                self._take(each, depth - 1)
+                if type(each) not in self._kind.constants:  # type: ignore[reportUnknownArgumentType]
+                    self._take(each, depth - 1)
         elif type(value) in (dict, list, set, deque) or isinstance(value, (dict, list, deque)):
             self._take_container(value, depth)
         elif (undo := self._of_generator(value) or _of_iterator(value)) is not None:
@@ -214,10 +216,13 @@ class _State:
     ) -> None:
         if id(held) in self._seen or len(held) > ENTRIES:
             return
-        before = {k: v for k, v in held.items() if k not in left_out and (only is None or only(v))}
+        before = {k: v for k, v in held.items() if k not in left_out}
+        if only is not None:
+            before = {k: v for k, v in before.items() if only(v)}
         self._remember(held, lambda: _set_dict(held, before, left_out, is_whole=only is None))
         for each in before.values():
-            self._take(each, depth - 1)
+            if type(each) not in self._kind.constants:  # the most: a call for each of a large model takes its time
+                self._take(each, depth - 1)
 
     def _take_function(self, function: Any, depth: int) -> None:
         """Copy what a function closes over, what it is bound to, and the globals of its file."""
@@ -263,7 +268,7 @@ class _State:
         return self._kind.generator(value) or _of_generator(value)
 
 
-CONSTANTS = frozenset({bool, int, float, complex, str, bytes, type(Ellipsis)})
+CONSTANTS = frozenset({type(None), bool, int, float, complex, str, bytes, type(Ellipsis)})
 
 
 def _set_list(held: list[Any], before: list[Any]) -> None:
@@ -276,7 +281,7 @@ def _set_dict(held: dict[Any, Any], before: dict[Any, Any], left_out: frozenset[
         if key not in held or held[key] is not value:
             held[key] = value
     if is_whole:
-        for key in [key for key in held if key not in before and key not in left_out]:
+        for key in held.keys() - before.keys() - left_out:
             del held[key]
 
 

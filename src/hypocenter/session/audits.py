@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 
 from hypocenter import schedule
 
@@ -92,3 +93,15 @@ class _Spending:
         if self._collects:
             gc.enable()
         self._audits.spent(self._began)
+
+
+@contextlib.contextmanager
+def uncollected() -> Generator[None, None, None]:
+    """Around one micro-batch that is done again: Python looks for cycles after it, when all that was kept is gone."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()

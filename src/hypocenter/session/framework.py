@@ -107,8 +107,23 @@ class Framework(Protocol):
         """An array that later writes to the tensor do not change."""
         ...
 
-    def copies(self, values: Sequence[Any]) -> list[Any]:
-        """Copies of many samples at once; what is a number stays one."""
+    def kind(self, value: object) -> Any:
+        """Format and device of a tensor, something else of a number of Python, None of all else."""
+        ...
+
+    def gathered(self, values: Sequence[Any], size: int, start: int = 0) -> tuple[Any, Sequence[int]] | None:
+        """Copies of samples of many tensors, or of numbers, as one flat array, and how many elements of each.
+
+        None where they are not of one kind.
+
+        Args:
+            size: at most so many elements of each, at an equal stride; 0 of what `sample` gives None of.
+            start: another one takes other elements, where the framework can.
+        """
+        ...
+
+    def all_same(self, pairs: Sequence[tuple[Any, Any]]) -> bool:
+        """Whether each two arrays, on one device, hold the same values, in one transfer. NaN is not itself."""
         ...
 
     def n_changed(self, trios: Sequence[tuple[Any, Any, float]]) -> list[tuple[int, int]]:

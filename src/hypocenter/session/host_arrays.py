@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +22,38 @@ class HostArrays:
     def peek(self, parameters: Sequence[Any]) -> None:
         """What was launched may still run."""
 
+    def is_tensor(self, value: object) -> bool:
+        """Of the framework."""
+        raise NotImplementedError
+
+    def sample(self, tensor: Any, size: int = SAMPLE) -> Array | None:
+        """Copied, where the framework may use the memory again."""
+        raise NotImplementedError
+
     def copied(self, array: Array) -> Array:
         """A copy."""
         return array.copy()
 
-    def copies(self, values: Sequence[Any]) -> list[Any]:
+    def kind(self, value: object) -> Any:
+        """All tensors are on the host, or will be."""
+        if self.is_tensor(value):
+            return self.name_of(cast("Any", value).dtype)
+        return float if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+    def gathered(self, values: Sequence[Any], size: int, start: int = 0) -> tuple[Array, Sequence[int]] | None:
+        """Always of the same elements."""
+        kinds = set(map(self.kind, values))
+        if len(kinds) > 1 or None in kinds:
+            return None
+        if float in kinds:
+            return np.array(values, np.float64), [1] * len(values)
+        found = [self.sample(tensor, size) for tensor in values]
+        parts = [np.empty(0) if each is None else each.reshape(-1) for each in found]
+        return np.concatenate(parts), [each.size for each in parts]
+
+    def all_same(self, pairs: Sequence[tuple[Array, Array]]) -> bool:
         """One after the other."""
-        return [each.copy() if isinstance(each, np.ndarray) else each for each in values]
+        return all(np.array_equal(one, other) for one, other in pairs)
 
     def n_changed(self, trios: Sequence[tuple[Any, Any, float]]) -> list[tuple[int, int]]:
         """One after the other."""

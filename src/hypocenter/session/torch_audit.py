@@ -6,13 +6,17 @@ is used; whether they add up is asked where the recordings of all ranks are read
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
+from torch._utils import _flatten_dense_tensors
 
 from hypocenter import schedule
 from hypocenter.detect import law_rows as law
@@ -20,10 +24,12 @@ from hypocenter.nouns import Reading, Summary, replace
 from hypocenter.replay.engine import Replayed
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.jointly import agree
+from hypocenter.session.audits import uncollected
 from hypocenter.session.observer import Context, Update
 from hypocenter.session.observers import audit
-from hypocenter.session.observers.audit import ELEMENTS, KEPT_AT_MOST, Balance, Entry, tolerance_of
+from hypocenter.session.observers.audit import ELEMENTS, KEPT_AT_MOST, Balance, Entries, tolerance_of
 from hypocenter.session.observers.calibration import must_repeat
+from hypocenter.session.observers.columns import Block, blocks
 from hypocenter.session.observers.grid import name_of
 from hypocenter.session.observers.sampled import sample
 from hypocenter.session.observers.ways import Ways
@@ -33,12 +39,13 @@ from hypocenter.summary.reducers.torch_float64 import in_float64
 from hypocenter.tap.before_reduction.ddp import hooks_of
 from hypocenter.tap.flow import Flow, paths
 from hypocenter.tap.free_memory import why_no_room
-from hypocenter.tap.gradients import local, norms, to_host
+from hypocenter.tap.gradients import SMALL, local, norms, to_host
 from hypocenter.tap.loss_divisors import n_divisions
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.poison import Poison, find_read
 from hypocenter.tap.tape import Microbatch
 
+TOGETHER = 64  # small gradients: so many fit into a cache
 ROUGH = 0.05  # relative, of norms: what ran as compiled code and is done again by operators need not be nearer
 
 
@@ -84,18 +91,31 @@ class Audit(audit.Audit[Context]):
         """By replays of this rank's micro-batches."""
         own = {id(p) for p in update.parameters}
         named = [p for _, p in self.context.names.parameters() if p.requires_grad and id(p) in own]
-        samples: list[list[Tensor]] = [[] for _ in named]  # of each micro-batch's gradient
+        kept: list[list[Block]] = []
 
-        def keep(index: int, values: Tensor) -> None:
-            if len(samples[index]) <= KEPT_AT_MOST and (part := sample(values, ELEMENTS)) is not None:
-                samples[index].append(part.clone() if len(update.microbatches) > 1 else part)
+        def keep(gradients: Sequence[Tensor | None]) -> None:
+            if len(update.microbatches) > 1 and len(kept) <= KEPT_AT_MOST:
+                pairs = [(p, {"grad": g}) for p, g in zip(named, gradients, strict=True) if g is not None]
+                parameters, held = [p for p, _ in pairs], [each for _, each in pairs]
+                kept.append(blocks(self.context.framework, parameters, held, ELEMENTS))
+
+        @functools.cache
+        def by_id(number: int) -> dict[int, Tensor]:
+            return {id(p): part for block in kept[number] for p, _, part, _ in block.items()}
+
+        def parts(place: int) -> list[Tensor]:
+            if len(update.microbatches) == 1:
+                found = [None if (total := sums[place]) is None else sample(total, ELEMENTS)]
+            else:
+                found = [by_id(number).get(id(named[place])) for number in range(len(kept))]
+            return [each for each in found if each is not None]
 
         self._is_rough = False
         sums = self._replayed(update, named, keep, follows=self._ways.are_followed)
         given = {id(p): local(grad) for p, grad in update.gradients}
         used = [given.get(id(p)) for p in named]
-        entries = _entries(list(zip(used, sums, strict=True)), ROUGH if self._is_rough else 0.0)
-        return Balance(parameters=named, entries=entries, used=used, parts=samples)
+        entries = _entries(used, sums, ROUGH if self._is_rough else 0.0)
+        return Balance(parameters=named, entries=entries, used=used, parts=parts)
 
     def unwritten(self, update: Update) -> Reading | None:
         """The last micro-batch once more, with fresh memory full of NaN."""
@@ -145,7 +165,7 @@ class Audit(audit.Audit[Context]):
         self,
         update: Update,
         parameters: Sequence[Tensor],
-        each: Callable[[int, Tensor], None],
+        each: Callable[[Sequence[Tensor | None]], None],
         *,
         follows: bool = False,
     ) -> list[Tensor | None]:
@@ -154,7 +174,7 @@ class Audit(audit.Audit[Context]):
         Several are added up in float64, one is as it is.
 
         Args:
-            each: told of the gradient of one micro-batch: number of the parameter, values.
+            each: told of the gradients of one micro-batch.
             follows: whether the ways of gradients through the last one are looked at.
         """
         if any(microbatch.is_taken for microbatch in update.microbatches):
@@ -164,7 +184,7 @@ class Audit(audit.Audit[Context]):
         sums: list[Tensor | None] = [None] * len(parameters)
         for microbatch in update.microbatches:
             is_followed = follows and microbatch is update.microbatches[-1]
-            with torch.enable_grad(), without_hooks(parameters):
+            with torch.enable_grad(), without_hooks(parameters), uncollected():
                 replayed = (self._followed(update, parameters) if is_followed else None) or self._run(
                     microbatch, parameters
                 )
@@ -173,16 +193,14 @@ class Audit(audit.Audit[Context]):
                 raise ReplayImpossible(f"its gradients need not be those of a replay: {why}")
             self._is_rough = self._is_rough or bool(why)
             self.note_how_far(update, partial(must_repeat, microbatch, replayed), is_exact=not why)
-            for index, grad in enumerate(replayed.grads):
-                values = None if grad is None else local(grad)
-                if values is None:
-                    continue
-                if len(update.microbatches) == 1:
-                    sums[index] = values
-                else:
+            values = [None if grad is None else local(grad) for grad in replayed.grads]
+            each(values)
+            if len(update.microbatches) == 1:
+                return values
+            for index, value in enumerate(values):
+                if value is not None:
                     known = sums[index]
-                    sums[index] = _copied(values) if known is None else known.add_(in_float64(values))
-                each(index, values)
+                    sums[index] = _copied(value) if known is None else known.add_(in_float64(value))
         return sums
 
     def are_alike(self, update: Update) -> bool:
@@ -210,7 +228,7 @@ class Audit(audit.Audit[Context]):
         except Exception:  # the user's own code runs here, under a mode that it may not like
             self._ways.are_followed = False
             return None
-        row = self._ways.row(update, paths(replayed.values), [self.context.label(p) for p in parameters])
+        row = self._ways.row(update, paths(replayed.values), parameters)
         if row is not None:
             self.rows.append(replace(row, order=self.context.clock.next_order()))
         return replayed
@@ -316,26 +334,43 @@ def _print(parameter: Tensor) -> Tensor:
     return torch.zeros(1, dtype=torch.float64, device="cpu") if values is None else in_float64(values).sum().reshape(1)
 
 
-def _entries(pairs: Sequence[tuple[Tensor | None, Tensor | None]], least: float) -> dict[int, Entry]:
-    """By position, of (used, made), with this tolerance at least; one transfer for all.
+def _entries(used: Sequence[Tensor | None], made: Sequence[Tensor | None], least: float) -> Entries:
+    """With this tolerance at least. What nothing was made for is left out."""
+    places = [
+        place
+        for place, (one, other) in enumerate(zip(used, made, strict=True))
+        if other is not None and (one is None or one.shape == other.shape)
+    ]
+    names = ["" if (one := used[place]) is None else name_of(one.dtype) for place in places]
+    tolerances = {name: max(tolerance_of(name), least) for name in set(names)}
+    tolerance = np.array([tolerances[name] for name in names])
+    numbers = _products([(used[place], cast("Tensor", made[place])) for place in places])
+    return Entries(places=places, used=numbers[0], made=numbers[1], dot=numbers[2], tolerance=tolerance)
 
-    What nothing was made for is left out.
+
+def _products(pairs: Sequence[tuple[Tensor | None, Tensor]]) -> NDArray[np.float64]:
+    """Of each (used, made): used * used, made * made, used * made, in float64: [3, n].
+
+    Small tensors of the host all together; of devices and large ones in one transfer.
     """
-    numbers: list[Tensor] = []
-    where: list[tuple[int, float]] = []
-    for index, (used, made) in enumerate(pairs):
-        if made is None or (used is not None and used.shape != made.shape):
-            continue
-        made = in_float64(made).reshape(-1)
-        given = torch.zeros_like(made) if used is None else in_float64(used).reshape(-1)
-        numbers += torch.dot(given, given), torch.dot(made, made), torch.dot(given, made)
-        tolerance = tolerance_of("" if used is None else name_of(used.dtype))
-        where.append((index, max(tolerance, least)))
-    found = iter(_to_host(numbers))
-    return {
-        index: Entry(used=used, made=made, dot=dot, tolerance=tolerance)
-        for (index, tolerance), used, made, dot in zip(where, found, found, found, strict=True)
-    }
+    found = np.zeros((3, len(pairs)))
+    small = [i for i, (one, other) in enumerate(pairs) if other.is_cpu and other.numel() <= SMALL and one is not None]
+    for first in range(0, len(small), TOGETHER):
+        here = small[first : first + TOGETHER]
+        sides = [_flatten_dense_tensors([cast("Tensor", pairs[i][side]) for i in here]) for side in (0, 1)]
+        one, other = (each.double().numpy() for each in sides)
+        n = np.array([pairs[i][1].numel() for i in here])
+        for row, product in enumerate((one * one, other * other, one * other)):
+            found[row, here] = np.add.reduceat(product, np.cumsum(n) - n)
+    numbers, others = list[Tensor](), sorted(set(range(len(pairs))) - set(small))
+    for i in others:
+        made = in_float64(pairs[i][1]).reshape(-1)
+        one = pairs[i][0]
+        used = torch.zeros_like(made) if one is None else in_float64(one).reshape(-1)
+        numbers += torch.dot(used, used), torch.dot(made, made), torch.dot(used, made)
+    if numbers:
+        found[:, others] = np.array(_to_host(numbers)).reshape(-1, 3).T
+    return found
 
 
 def _copied(values: Tensor) -> Tensor:

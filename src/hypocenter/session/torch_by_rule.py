@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 import torch.optim.optimizer as hooks_of_all
 from torch import Tensor
@@ -17,14 +16,12 @@ from torch.optim import Optimizer
 from hypocenter.nouns import Source, replace
 from hypocenter.optimizers.options import Options
 from hypocenter.optimizers.predicted import COMPUTED_IN
-from hypocenter.optimizers.rounded import Array
 from hypocenter.optimizers.rule import rule_of
 from hypocenter.session.learning_rate import number_of
 from hypocenter.session.observer import Context
 from hypocenter.session.observers import by_rule
-from hypocenter.session.observers.by_rule import STEP, VALUE, Group, Held, mixes
+from hypocenter.session.observers.by_rule import STEP, Group, mixes
 from hypocenter.session.observers.grid import name_of
-from hypocenter.session.observers.sampled import by_kind, sample
 from hypocenter.tap.source import source_of
 
 
@@ -60,31 +57,15 @@ class ByRule(by_rule.ByRule[Context]):
         options = _options(optimizer, optimizer.param_groups[before.number])
         return replace(before, options=options or before.options, scale=1.0)
 
-    def held(self, optimizer: Optimizer, parameter: Tensor, size: int, start: int) -> Held | None:
-        """Views where that is possible."""
-        found: dict[str, Any] = {VALUE: sample(parameter, size, start)}
-        if parameter.grad is not None and parameter.grad.layout is torch.strided:
-            found["grad"] = sample(parameter.grad, size, start)
+    def held(self, optimizer: Optimizer, parameter: Tensor) -> Mapping[str, Any]:
+        """State has an element for each of the weight, or is a number."""
+        found, shape, gradient = dict[str, Any](value=parameter), parameter.shape, parameter.grad
+        if gradient is not None and gradient.layout is torch.strided:
+            found["grad"] = gradient
         state: Any = optimizer.state.get(parameter)
         for name, value in (state or {}).items():
-            if name == STEP and isinstance(value, Tensor) and value.numel() == 1:
-                found[STEP] = value.reshape(1)
-            elif isinstance(value, Tensor) and value.shape == parameter.shape:
-                found[str(name)] = sample(value, size, start)
-            elif isinstance(value, (int, float)):
-                found[str(name)] = float(value)
-        if any(value is None for value in found.values()):
-            return None
-        return Held(values=found, forms={k: name_of(v.dtype) for k, v in found.items() if isinstance(v, Tensor)})
-
-    def on_host(self, values: Sequence[Tensor | float]) -> list[Array]:
-        """One transfer for each format on each device."""
-        found = [np.full(1, each) if isinstance(each, float) else np.empty(0) for each in values]
-        for where, parts in by_kind(values).values():
-            host, end = torch.cat(parts).detach().cpu().double().numpy(), 0
-            for i, part in zip(where, parts, strict=True):
-                start, end = end, end + part.numel()
-                found[i] = host[start:end]
+            if not isinstance(value, Tensor) or value.shape == shape or (name == STEP and value.numel() == 1):
+                found[str(name)] = value
         return found
 
     def hook(self, optimizer: Optimizer) -> Source | None:

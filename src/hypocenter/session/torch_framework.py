@@ -14,7 +14,7 @@ from hypocenter.session.framework import GROUPS, SAMPLE, Peek, Then, Undo
 from hypocenter.session.learning_rate import number_of
 from hypocenter.session.observers import grid
 from hypocenter.session.observers.peeker import Peeker
-from hypocenter.session.observers.sampled import Deferred, copies, n_changed, sample
+from hypocenter.session.observers.sampled import Deferred, all_same, gathered, n_changed, sample
 from hypocenter.tap import schedule_calls
 from hypocenter.tap.flat_parameters import is_flat
 from hypocenter.tap.tape import versions_of
@@ -84,12 +84,25 @@ class TorchFramework:
         """A clone."""
         return array.clone()
 
-    def copies(self, values: Sequence[Tensor | float]) -> list[Tensor | float]:
-        """All of one format on one device in one operation."""
-        return copies(values)
+    def kind(self, value: object) -> Any:
+        """As torch has both."""
+        if isinstance(value, Tensor):
+            return value.dtype, value.device
+        return float if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+    def gathered(self, values: Sequence[Any], size: int, start: int = 0) -> tuple[Tensor, Sequence[int]] | None:
+        """In a few operations, but of what is large."""
+        if (found := gathered(values, size, start)) is not None:
+            return found
+        are_numbers = {self.kind(each) for each in values} == {float}
+        return (torch.tensor(values, dtype=torch.float64, device="cpu"), [1] * len(values)) if are_numbers else None
+
+    def all_same(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> bool:
+        """One number for each pair."""
+        return all_same(pairs)
 
     def n_changed(self, trios: Sequence[tuple[Tensor | float, Tensor | float | None, float]]) -> list[tuple[int, int]]:
-        """Where nothing has changed, the usual case, in one transfer."""
+        """In one transfer."""
         return n_changed(trios)
 
     def settings(self, optimizer: torch.optim.Optimizer) -> list[dict[str, float]]:

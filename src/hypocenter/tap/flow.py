@@ -12,8 +12,8 @@ pass through Python (`.item()`), and of integers.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -34,6 +34,7 @@ _SCALES = frozenset({
     "squeeze", "unsqueeze", "flatten", "clone", "contiguous", "__getitem__",
 })  # fmt: skip
 _DETACHES = frozenset({"detach", "detach_", "__get__"})  # of `data`
+_NUMBERS = frozenset({int, float, bool, type(None)})
 _NODE = "_hypocenter_flow"  # on tensors that a replay makes
 
 
@@ -51,8 +52,8 @@ class Node:
     site: str
     name: str
     is_recorded: bool  # by autograd
-    given: list[tuple[Source, bool]] = field(default_factory=list)
-    constants: list[tuple[Source, Tensor]] = field(default_factory=list)
+    given: Sequence[tuple[Source, bool]] = ()
+    constants: Sequence[tuple[Source, Tensor]] = ()
     gives_gradients: bool = False
     line: Line | None = None
 
@@ -105,41 +106,51 @@ class Flow(TorchFunctionMode):
         kwargs = kwargs or {}
         if self._is_over and func is not torch.Tensor.detach:  # of the roots
             return func(*args, **kwargs)
-        name = getattr(func, "__name__", "")
-        given = self._given(args, kwargs)  # before it runs: it may write to them
+        given = self._given((*args, *kwargs.values()) if kwargs else args)  # before it runs: it may write to them
+        if not given:
+            return func(*args, **kwargs)
         flags = [(source, tensor.requires_grad) for source, tensor in given]
         out = func(*args, **kwargs)
-        if given:
+        name = getattr(func, "__name__", "")
+        made = _tensors(args[:1] if name == "__setitem__" or out is None else out)
+        made = [each for each in made if each.is_floating_point() and id(each) not in self._numbers]
+        if made:
             node = Node(self._context.site, name, torch.is_grad_enabled(), flags)
             if name in ADDS and any(has_gradient for _, has_gradient in flags):
                 node.constants = [(source, tensor.detach()) for source, tensor in given if not tensor.requires_grad]
             if func is torch.autograd.grad:
                 node.gives_gradients, node.line = True, self._context.line(sys._getframe(1))
-            made = args[:1] if name == "__setitem__" or out is None else out
-            for tensor in (made,) if isinstance(made, Tensor) else [each for _, each in tensors(made)]:
-                if tensor.is_floating_point() and id(tensor) not in self._numbers:
-                    setattr(tensor, _NODE, node)
+            for tensor in made:
+                setattr(tensor, _NODE, node)
         return out
 
-    def _given(self, args: Any, kwargs: Any) -> list[tuple[Source, Tensor]]:
+    def _given(self, values: Iterable[Any]) -> list[tuple[Source, Tensor]]:
         found: list[tuple[Source, Tensor]] = []
-        for value in (*args, *kwargs.values()) if kwargs else args:
-            if isinstance(value, (Tensor, list, tuple)):
-                for tensor in (value,) if isinstance(value, Tensor) else [each for _, each in tensors(value)]:
-                    number = self._numbers.get(id(tensor))
-                    source = getattr(tensor, _NODE, None) if number is None else number
-                    if source is not None:
-                        found.append((source, tensor))
+        for value in values:
+            for tensor in _tensors(value) if isinstance(value, (Tensor, list, tuple)) else ():
+                number = self._numbers.get(id(tensor))
+                source = getattr(tensor, _NODE, None) if number is None else number
+                if source is not None:
+                    found.append((source, tensor))
         return found
+
+
+def _tensors(value: Any) -> Sequence[Tensor]:
+    """In it; of numbers and shapes, which most operations get, without a walk."""
+    if isinstance(value, Tensor):
+        return (value,)
+    if type(value) in _NUMBERS or (isinstance(value, tuple) and _NUMBERS.issuperset(map(type, value))):  # type: ignore[reportUnknownArgumentType]
+        return ()
+    return [each for _, each in tensors(value)]
 
 
 def paths(roots: Iterable[Tensor]) -> Paths | None:
     """Of the loss that these are copies of; None where nothing is known of it.
 
     Args:
-        roots: what was detached from it within the mode.
+        roots: what was detached from it within the mode; they let go of what is known.
     """
-    copies = [node for root in roots if isinstance(node := getattr(root, _NODE, None), Node)]
+    copies = [node for root in roots if isinstance(node := vars(root).pop(_NODE, None), Node)]
     ends = [source for copy in copies for source, has_gradient in copy.given if has_gradient]
     if not ends:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hypocenter.session.observers.sampled import COPIED_AT_MOST, sample
+from hypocenter.session.observers.sampled import COPIED_AT_MOST, gathered, sample
 
 
 @pytest.mark.parametrize("size", [1, 3, 8, 100])
@@ -46,3 +46,31 @@ def test_elements_that_do_not_lie_in_order() -> None:
 @pytest.mark.parametrize("empty", [torch.empty(0), torch.empty(3, device="meta"), torch.arange(3)])
 def test_what_has_no_values_has_no_sample(empty: torch.Tensor) -> None:
     assert sample(empty) is None
+
+
+@pytest.mark.parametrize("size", [1, 3, 100, 5000])
+@pytest.mark.parametrize("start", [0, 1, 7])
+def test_many_are_sampled_together_as_each_alone(size: int, start: int) -> None:
+    turned = torch.arange(12.0).reshape(3, 4).T
+    many = [torch.randn(()), torch.randn(7), turned, torch.empty(0), torch.randn(60, 70), turned[1:], torch.randn(9, 9)]
+
+    found = gathered(many, size, start)
+
+    assert found is not None
+    values, sizes = found
+    alone = [sample(each, size, start) for each in many]
+    assert sizes == [0 if each is None else each.numel() for each in alone]
+    assert values.tolist() == [x for each in alone if each is not None for x in each.tolist()]
+
+
+@pytest.mark.parametrize("many", [[torch.zeros(3)], [torch.zeros(5000)], [torch.zeros(3), torch.zeros(2)]])
+def test_samples_that_are_taken_together_are_copies(many: list[torch.Tensor]) -> None:
+    found = gathered(many, 4)
+    many[0].fill_(1.0)
+
+    assert found is not None
+    assert not found[0].any()
+
+
+def test_unlike_tensors_are_not_taken_together() -> None:
+    assert gathered([torch.zeros(3), torch.zeros(3, dtype=torch.bfloat16)], 4) is None

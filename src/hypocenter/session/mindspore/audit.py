@@ -19,7 +19,7 @@ from hypocenter.session.host_arrays import strided
 from hypocenter.session.mindspore.calibration import must_repeat
 from hypocenter.session.mindspore.seams import Context
 from hypocenter.session.observers import audit
-from hypocenter.session.observers.audit import ELEMENTS, KEPT_AT_MOST, Balance, Entry, tolerance_of
+from hypocenter.session.observers.audit import ELEMENTS, KEPT_AT_MOST, Balance, Entries, tolerance_of
 from hypocenter.session.observers.label_rows import Labels, even_factors, gap_row, label_rows, uneven_share
 from hypocenter.summary.reducers.mindspore_values import dtype_name, on_host
 from hypocenter.tap.free_host_memory import SPARE, free_on_host
@@ -65,7 +65,7 @@ class Audit(audit.Audit[Context]):
         pairs = list(zip(used, sums, strict=True))
         if len({id(call.fn) for call in update.microbatches}) == 1:
             self._weigh(update, heard, used, parts)
-        return Balance(parameters=parameters, entries=_entries(pairs), used=used, parts=parts)
+        return Balance(parameters=parameters, entries=_entries(pairs), used=used, parts=parts.__getitem__)
 
     def _weigh(
         self, update: Update, heard: Sequence[LabelWeights], used: Sequence[Any | None], parts: Sequence[list[Array]]
@@ -108,15 +108,14 @@ class Audit(audit.Audit[Context]):
             raise ReplayImpossible(f"the replay raised {type(error).__name__}: {str(error)[:200]}") from error
 
 
-def _entries(pairs: Sequence[tuple[Any, Array | None]]) -> dict[int, Entry]:
-    """By place, of (used, made). What nothing was made for is left out."""
-    found: dict[int, Entry] = {}
+def _entries(pairs: Sequence[tuple[Any, Array | None]]) -> Entries:
+    """Of (used, made). What nothing was made for is left out."""
+    places, numbers = list[int](), list[tuple[float, ...]]()
     for place, (used, made) in enumerate(pairs):
         given = None if used is None else np.asarray(on_host(used), np.float64)
-        if made is None or given is None or given.shape != made.shape:
-            continue
-        a, b = given.reshape(-1), made.reshape(-1)
-        found[place] = Entry(
-            used=float(a @ a), made=float(b @ b), dot=float(a @ b), tolerance=tolerance_of(dtype_name(used))
-        )
-    return found
+        if made is not None and given is not None and given.shape == made.shape:
+            a, b = given.reshape(-1), made.reshape(-1)
+            places.append(place)
+            numbers.append((float(a @ a), float(b @ b), float(a @ b), tolerance_of(dtype_name(used))))
+    used, made, dot, tolerance = np.array(numbers, np.float64).reshape(-1, 4).T
+    return Entries(places=places, used=used, made=made, dot=dot, tolerance=tolerance)

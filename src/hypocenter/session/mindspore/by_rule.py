@@ -9,16 +9,14 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import mindspore as ms  # pyright: ignore[reportMissingImports]
-import numpy as np
 
 from hypocenter.optimizers.options import number
-from hypocenter.optimizers.rounded import Array
 from hypocenter.optimizers.rule import rule_of
 from hypocenter.session.events import Update
 from hypocenter.session.mindspore.seams import Context
 from hypocenter.session.observers import by_rule
-from hypocenter.session.observers.by_rule import STEP, VALUE, Group, Held, mixes
-from hypocenter.summary.reducers.mindspore_values import dtype_name
+from hypocenter.session.observers.by_rule import STEP, Group, mixes
+from hypocenter.session.observers.columns import VALUE
 from hypocenter.tap.mindspore.optimizers import bases_of, groups_of, loss_scale_of, state_of
 
 _POWERS = "beta_powers"  # which an optimizer keeps; no options of its rule
@@ -59,22 +57,11 @@ class ByRule(by_rule.ByRule[Context]):
             )  # fmt: skip
             yield group, [p for p in parameters if _is_dense(p, self._gradients.get(id(p)))]
 
-    def held(self, optimizer: Any, parameter: Any, size: int, start: int) -> Held | None:
-        """Samples on the host, always of the same elements."""
-        tensors = {
-            VALUE: parameter,
-            "grad": self._gradients[id(parameter)],
-            **dict(self._states.get(id(parameter), [])),
-        }
-        kept = {name: t for name, t in tensors.items() if name == STEP or tuple(t.shape) == tuple(parameter.shape)}
-        values = {name: self.context.framework.sample(tensor, size) for name, tensor in kept.items()}
-        if any(value is None for value in values.values()):
-            return None
-        return Held(values=values, forms={name: dtype_name(t) for name, t in kept.items() if name != STEP})
-
-    def on_host(self, values: Sequence[Any]) -> list[Array]:
-        """They are there."""
-        return [np.asarray(value, np.float64).reshape(-1) for value in values]
+    def held(self, optimizer: Any, parameter: Any) -> Mapping[str, Any]:
+        """State has an element for each of the weight, but for the counter."""
+        shape, state = tuple(parameter.shape), dict(self._states.get(id(parameter), []))
+        kept = {name: t for name, t in state.items() if name == STEP or tuple(t.shape) == shape}
+        return {VALUE: parameter, "grad": self._gradients[id(parameter)], **kept}
 
 
 def _is_dense(parameter: Any, gradient: Any) -> bool:

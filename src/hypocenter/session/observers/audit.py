@@ -28,9 +28,12 @@ from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.session.check import Check
 from hypocenter.session.events import ContextT, Observer, Update
 from hypocenter.session.framework import Framework
+from hypocenter.session.observers.columns import Block, blocks
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
 from hypocenter.session.observers.repeats import Repeats, UnlikeTheRun
 from hypocenter.session.observers.thrown_away import ThrownAway, n_thrown, norm_of
+
+Array = NDArray[np.float64]
 
 ELEMENTS = 4096  # of a gradient that is looked into
 ALWAYS = 3  # audited steps in a row, the first one among them, that use only the last of their micro-batches
@@ -42,45 +45,49 @@ _ROUNDINGS = 32  # units in the last place: sums of micro-batches in another ord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
-    """One parameter's gradient, as it is used and as the replays give it.
+class Entries:
+    """Gradients of parameters, as they are used and as the replays give them; an element for each.
 
     Attributes:
+        places: in the parameters of the balance.
         used: square of the norm of what is used; 0 of none.
         made: of the sum of what the replays give.
         dot: their scalar product.
         tolerance: relative difference of norms that rounding may make.
     """
 
-    used: float
-    made: float
-    dot: float
-    tolerance: float
+    places: Sequence[int]
+    used: Array
+    made: Array
+    dot: Array
+    tolerance: Array
 
     @property
-    def factor(self) -> float:
+    def factor(self) -> Array:
         """What is used over what was made, where they point the same way."""
-        return self.dot / self.made if self.made > 0 else 1.0
+        with np.errstate(all="ignore"):
+            return np.where(self.made > 0, self.dot / self.made, 1.0)
 
     @property
-    def is_multiple(self) -> bool:
+    def are_multiples(self) -> NDArray[np.bool_]:
         """Whether one is a multiple of the other."""
-        rest = self.used - self.dot * self.factor  # square of the norm of what is not a multiple
-        return rest <= self.tolerance**2 * self.used
+        with np.errstate(all="ignore"):
+            rest = self.used - self.dot * self.factor  # square of the norm of what is not a multiple
+            return rest <= self.tolerance**2 * self.used
 
-    def has(self, factor: float) -> bool:
-        """Whether it is made times that."""
-        return self.is_multiple and abs(self.factor - factor) <= self.tolerance * abs(factor)
+    def have(self, factor: float) -> NDArray[np.bool_]:
+        """Whether they are made times that."""
+        return self.are_multiples & (np.abs(self.factor - factor) <= self.tolerance * abs(factor))
 
 
-def common_factor(entries: Sequence[Entry]) -> float | None:
+def common_factor(entries: Entries) -> float | None:
     """The factor of most of the gradients, each counted once; None where there is none."""
-    factors = [entry.factor for entry in entries if entry.made > 0 and entry.used > 0 and entry.is_multiple]
-    if not factors:
+    is_made = entries.made > 0
+    factors = entries.factor[is_made & (entries.used > 0) & entries.are_multiples]
+    if not factors.size:
         return None
-    usual = statistics.median_low(factors)
-    n_agree = sum(entry.has(usual) for entry in entries if entry.made > 0)
-    return usual if 2 * n_agree > sum(entry.made > 0 for entry in entries) else None
+    usual = statistics.median_low(factors.tolist())
+    return usual if 2 * np.count_nonzero(entries.have(usual) & is_made) > np.count_nonzero(is_made) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,15 +96,15 @@ class Balance:
 
     Attributes:
         parameters: of the model.
-        entries: by place in `parameters`, of those that the micro-batches give a gradient.
+        entries: of those that the micro-batches give a gradient.
         used: the gradient of each that is used.
-        parts: samples of its gradient in each micro-batch, flat arrays of the framework.
+        parts: gives samples of the gradient of one in each micro-batch, flat arrays of the framework.
     """
 
     parameters: Sequence[Any]
-    entries: dict[int, Entry]
+    entries: Entries
     used: Sequence[Any | None]
-    parts: Sequence[Sequence[Any]]
+    parts: Callable[[int], Sequence[Any]]
 
 
 def tolerance_of(dtype: str) -> float:
@@ -112,7 +119,7 @@ class Audit(Observer[ContextT]):
         super().__init__(context)
         self._audits = context.audits
         self._n_balanced: dict[int, int] = {}  # by id of a parameter: audited steps in a row
-        self._before: dict[int, Any] = {}  # the gradient that was used in the step before, a sample
+        self._before: Sequence[Block] = ()  # the gradients that were used in the step before
         self._n_explained = self._n_consumed = 0  # audited steps in a row
         self._n_microbatches = 0  # of the last audited step
         self._is_clipped = False  # in this step
@@ -215,13 +222,12 @@ class Audit(Observer[ContextT]):
         self._thrown_away.remember(update, self._norm_before_clip(update))
         self._unclipped = None
         self._is_clipped = False
-        self._before.clear()
+        self._before = ()
         if self._audits.is_due(update.step + 1):
-            framework = self.context.framework
             with self._audits.spending(calls_program=False):
-                pairs = [(id(p), framework.sample(grad, ELEMENTS)) for p, grad in update.gradients]
-                held = {key: found for key, found in pairs if found is not None}
-                self._before = dict(zip(held, framework.copies(list(held.values())), strict=True))
+                parameters = [parameter for parameter, _ in update.gradients]
+                held = [{"grad": gradient} for _, gradient in update.gradients]
+                self._before = blocks(self.context.framework, parameters, held, ELEMENTS)
 
     def _norm_before_clip(self, update: Update) -> float:
         return update.check.total_norm if self._unclipped is None else self._unclipped
@@ -238,27 +244,28 @@ class Audit(Observer[ContextT]):
         """Do the step again, and write down what does not balance."""
         balance = self.balance(update)
         entries = balance.entries
-        usual = common_factor(list(entries.values()))
+        usual = common_factor(entries)
         if self._n_more or (usual is None and self._n_throwing < ALWAYS):
             self._look_for_thrown_away(balance, update)
         self._has_balanced = self._has_balanced or usual is not None
         if self._n_more:
             return
-        self._look_for_nothing(list(entries.values()), update)
-        order, n_balanced = self.context.clock.next_order, 0
-        for index, parameter in enumerate(balance.parameters):
-            entry = entries.get(index)
-            if entry is None:
-                continue
+        self._look_for_nothing(entries, update)
+        is_balanced = (entries.made == 0) & (entries.used == 0)
+        if usual is not None:
+            is_balanced |= entries.have(usual)
+        order = self.context.clock.next_order
+        for at, (index, is_well) in enumerate(zip(entries.places, is_balanced.tolist(), strict=True)):
+            parameter = balance.parameters[index]
             n_before = self._n_balanced.get(id(parameter), 0)
-            if entry.made == entry.used == 0 or (usual is not None and entry.has(usual)):
+            if is_well:
                 self._n_balanced[id(parameter)] = n_before + 1
-                n_balanced += 1
                 continue
             self._n_balanced[id(parameter)] = -(1 << 30)  # from here on it is known
-            kind, number = self._kind(balance, index, n_microbatches=len(update.microbatches))
+            kind, number = self._kind(balance, at, n_microbatches=len(update.microbatches))
+            factor = float(entries.factor[at]) / (usual or 1.0)
             row = number_row(
-                self.context.label(parameter), law.UNBALANCED, update.step, order(), entry.factor / (usual or 1.0),
+                self.context.label(parameter), law.UNBALANCED, update.step, order(), factor,
                 module=kind, call=max(0, n_before),
             )  # fmt: skip
             # of updates by hand it takes some steps to know where one ends
@@ -267,16 +274,16 @@ class Audit(Observer[ContextT]):
                 self.rows.append(replace(row, op=number))
         if usual is not None:
             self._look_for_divisions(usual, update)
-            self._explain(usual, update, list(entries.values()))
+            self._explain(usual, update, float(entries.tolerance.max()))
         self._look_for_lost_calls(update)
         if (row := self.unwritten(update)) is not None:
             self.rows.append(row)
-        looked = len(entries), n_balanced
+        looked = len(entries.places), int(np.count_nonzero(is_balanced))
         self.rows.append(count_row(law.SITE, law.BALANCED, update.step, order(), looked, module=law.GRADIENT))
 
-    def _look_for_nothing(self, entries: Sequence[Entry], update: Update) -> None:
+    def _look_for_nothing(self, entries: Entries, update: Update) -> None:
         """No gradient is used at all, although there are some: nobody does that on purpose, also not from the start."""
-        is_nothing = any(entry.made > 0 for entry in entries) and not any(entry.used for entry in entries)
+        is_nothing = bool((entries.made > 0).any()) and not entries.used.any()
         key = id(update.parameters[0]) if update.parameters else 0
         self._n_nothing[key] = self._n_nothing.get(key, 0) + 1 if is_nothing else 0
         if self._n_nothing[key] == STAYS and self.context.framework.optimizer(update.optimizer) is not None:
@@ -288,8 +295,9 @@ class Audit(Observer[ContextT]):
         framework, n = self.context.framework, len(update.microbatches)
         pairs = [
             ([framework.on_host(part) for part in parts], framework.on_host(target))
-            for used, parts in zip(balance.used, balance.parts, strict=True)
-            if len(parts) == n <= KEPT_AT_MOST and (target := _sampled(framework, used)) is not None
+            for place, used in enumerate(balance.used)
+            if len(parts := balance.parts(place)) == n <= KEPT_AT_MOST
+            and (target := _sampled(framework, used)) is not None
         ]
         if not pairs:
             return
@@ -329,11 +337,10 @@ class Audit(Observer[ContextT]):
             row = number_row(law.SITE, law.UNBALANCED, update.step, order, n ** (1.0 - n_times), call=n)
             self.rows.append(replace(row, module=law.TWICE))
 
-    def _explain(self, usual: float, update: Update, entries: Sequence[Entry]) -> None:
+    def _explain(self, usual: float, update: Update, tolerance: float) -> None:
         """Where the factor of all comes from."""
         scaled = update.scaled
         expected = 1.0 / (scaled.state.scale or 1.0) if scaled is not None and scaled.is_unscaled else 1.0
-        tolerance = max(entry.tolerance for entry in entries)
         is_explained = abs(usual / expected - 1.0) <= tolerance
         if not is_explained and self._is_clipped and usual < expected:
             norm = self.norm_after_clip(update)
@@ -357,19 +364,21 @@ class Audit(Observer[ContextT]):
             self.rows.append(row)
         self._n_consumed = -(1 << 30) if calls else self._n_consumed + 1
 
-    def _kind(self, balance: Balance, index: int, *, n_microbatches: int) -> tuple[str, str]:
-        """How it is off, and the number of the micro-batch if it is one."""
-        framework, entry, used = self.context.framework, balance.entries[index], balance.used[index]
-        if used is None or entry.used == 0:
+    def _kind(self, balance: Balance, at: int, *, n_microbatches: int) -> tuple[str, str]:
+        """How an entry is off, and the number of the micro-batch if it is one."""
+        framework, entries, place = self.context.framework, balance.entries, balance.entries.places[at]
+        used, parameter = balance.used[place], balance.parameters[place]
+        if used is None or entries.used[at] == 0:
             return law.MISSING, ""
-        if entry.is_multiple:
+        if entries.are_multiples[at]:
             return law.FACTOR, ""
-        target, before = framework.sample(used, ELEMENTS), self._before.get(id(balance.parameters[index]))
-        parts = balance.parts[index]
+        target, parts = framework.sample(used, ELEMENTS), balance.parts(place)
+        held = (part for block in self._before for p, _, part, _ in block.items() if p is parameter)
+        before = next(held, None)
         if target is None or len(parts) != n_microbatches or len(parts) > KEPT_AT_MOST:
             return law.OTHER, ""
         columns = [framework.on_host(each) for each in (parts if before is None else [*parts, before])]
-        weights = weights_of(columns, framework.on_host(target), entry.tolerance)
+        weights = weights_of(columns, framework.on_host(target), float(entries.tolerance[at]))
         if weights is None:
             return law.OTHER, ""
         of_parts = weights[: len(parts)]

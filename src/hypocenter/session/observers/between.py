@@ -15,8 +15,10 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
+from operator import is_
 from typing import Any
 
 import numpy as np
@@ -27,6 +29,7 @@ from hypocenter.detect.law_rows import BALANCED, BETWEEN, BIT, CHANGED, GONE, OP
 from hypocenter.nouns import Reading, replace
 from hypocenter.session.events import Observed, Observer, Update
 from hypocenter.session.framework import WHOLE, Framework, Peek, stride_of
+from hypocenter.session.observers.columns import VALUE, Block, blocks
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
 from hypocenter.session.observers.slack import slack_of
 from hypocenter.tap.source import source_of
@@ -51,21 +54,13 @@ class _Track:
     is_over: bool = False  # it was told, or is a habit
 
 
-@dataclass(frozen=True, slots=True)
-class _Value:
-    """A tensor of a parameter's, as an update left it."""
-
-    parameter: weakref.ref[Any]
-    values: Any  # a sample, or a number
-    slack: float  # of the largest of the sample: what rounding may change
-
-
 @dataclass(slots=True)
 class _Kept:
     """What an optimizer's update left."""
 
     optimizer: weakref.ref[Any]
-    values: dict[_Key, _Value] = field(default_factory=dict)
+    blocks: Sequence[Block] = ()  # their parameters are weak references
+    moved: set[int] = field(default_factory=set)  # ids of parameters that another optimizer has updated since
     first: int = 0  # of the parameters of that update of which there is a peek
     window: int = 0  # how many there are in a peek
     peek: Peek | None = None
@@ -92,8 +87,8 @@ class Between(Observer[Observed]):
         """Keep what it left."""
         moved = set(map(id, update.parameters))
         for other in self._kept.values():  # one optimizer may move what another one has left
-            if other.values:
-                other.values = {key: each for key, each in other.values.items() if key[0] not in moved}
+            if other.blocks:
+                other.moved |= moved
             if other.peek is not None and not moved.isdisjoint(other.moves):
                 other.peek = None
         optimizer = self.context.framework.optimizer(update.optimizer)
@@ -110,16 +105,13 @@ class Between(Observer[Observed]):
         kept.first = kept.n_updates % max(1, -(-len(update.parameters) // kept.window)) * kept.window
         peeked = update.parameters[kept.first : kept.first + kept.window]
         kept.peek, kept.moves = self.context.framework.peek(peeked), moved
-        kept.values = {}
+        kept.blocks, kept.moved = (), set()
         chosen = self._chosen(optimizer, kept.n_updates, update.step + 1)
         if not chosen:
             return
         with self._audits.spending(calls_program=False):
-            held = [((id(p), name), p, *found) for p in chosen for name, *found in self._held(optimizer, p)]
-            copies = self.context.framework.copies([values for _, _, values, _ in held])
-            kept.values = {
-                key: _Value(Ref(p), values, slack) for (key, p, _, slack), values in zip(held, copies, strict=True)
-            }
+            found = self._blocks(optimizer, chosen)
+            kept.blocks = [replace(block, parameters=list(map(Ref, block.parameters))) for block in found]
 
     def _look_again(self, kept: _Kept, update: Update) -> list[tuple[_Key, Any, tuple[int, int]]]:
         """What has changed of the few elements of each parameter, but of those that are looked at anyway."""
@@ -142,10 +134,11 @@ class Between(Observer[Observed]):
             if jump := jumped(framework.on_host(before.values[at]), framework.on_host(now.values[at])):
                 self.rows.append(self._of_bit(parameter, update.step, jump))
         found: list[tuple[_Key, Any, tuple[int, int]]] = []
+        others = {id(ref()) for block in kept.blocks for ref in block.parameters} - kept.moved
         for (parameter, _), counts in zip(held, framework.n_changed(trios), strict=True):
-            key = id(parameter), "value"
+            key = id(parameter), VALUE
             self._tracks.setdefault(key, _Track()).n_stayed += n_before
-            if key not in kept.values:
+            if id(parameter) not in others:
                 found.append((key, parameter, counts))
         return found
 
@@ -189,12 +182,13 @@ class Between(Observer[Observed]):
             self._look_at_options(kept, self.context.framework.settings(optimizer), update.step)
         if not update.check.is_finite:
             return
-        looked_at = self._look_again(kept, update)
-        before, kept.values = kept.values, {}
-        if before:
+        looked_at, n = self._look_again(kept, update), 0  # and so many more, which are as they were
+        if kept.blocks:
             with self._audits.spending(calls_program=False):
-                looked_at += self._compared(optimizer, before)
-        if not looked_at:
+                n, others = self._compared(optimizer, kept, update.step)
+                looked_at += others
+            kept.blocks = ()
+        if not looked_at and not n:
             return
         for key, parameter, counts in looked_at:
             self._look(key, parameter, update.step, counts)
@@ -204,17 +198,37 @@ class Between(Observer[Observed]):
             pair = len(of_kind), sum(map(bool, of_kind))
             self.rows.append(count_row(SITE, CHANGED, update.step, order(), pair, module=kind))
         if self._audits.is_due(update.step):
-            balanced = len(looked_at), len(looked_at) - changed
+            n += len(looked_at)
+            balanced = n, n - changed
             self.rows.append(count_row(SITE, BALANCED, update.step, order(), balanced, module=BETWEEN))
 
-    def _compared(self, optimizer: Any, before: Mapping[_Key, _Value]) -> list[tuple[_Key, Any, tuple[int, int]]]:
-        """What has changed of these: (key, parameter, elements looked at and changed)."""
-        alive = {key: p for key, each in before.items() if (p := each.parameter()) is not None}
-        parameters = {key[0]: p for key, p in alive.items()}
-        now = {(i, name): values for i, p in parameters.items() for name, values, _ in self._held(optimizer, p)}
-        trios = [(before[key].values, now.get(key), before[key].slack) for key in alive]
-        counts = self.context.framework.n_changed(trios)
-        return [(key, parameter, each) for (key, parameter), each in zip(alive.items(), counts, strict=True)]
+    def _compared(self, optimizer: Any, kept: _Kept, step: int) -> tuple[int, list[tuple[_Key, Any, tuple[int, int]]]]:
+        """How much of what was kept is as it was, and all else: (key, parameter, elements looked at and changed)."""
+        framework = self.context.framework
+        before = [replace(block, parameters=[ref() for ref in block.parameters]) for block in kept.blocks]
+        alive = [p for block in before for p in block.parameters if p is not None and id(p) not in kept.moved]
+        now = self._blocks(optimizer, alive)
+        if _are_same(framework, before, now):
+            keys = [
+                (id(p), name)
+                for block in now
+                for name, column in block.columns.items()
+                for p, n in zip(block.parameters, column.sizes, strict=True)
+                if n
+            ]
+            for key in keys:
+                track = self._tracks.get(key) or self._tracks.setdefault(key, _Track())
+                if track.event is None:
+                    track.n_stayed += 1  # as of nearly all
+                else:
+                    self._follow(track, None, step)
+            return len(keys), []
+        there = {(id(p), name): part for block in now for p, name, part, _ in block.items()}
+        ids = set(map(id, alive))
+        looked = [each for block in before for each in block.items() if id(each[0]) in ids]
+        trios = [(part, there.get((id(p), name)), slack_of(form)) for p, name, part, form in looked]
+        counts = framework.n_changed(trios)
+        return 0, [((id(p), name), p, each) for (p, name, _, _), each in zip(looked, counts, strict=True)]
 
     def _has_state(self, optimizer: Any, update: Update) -> bool:
         return bool(update.parameters) and bool(self.context.framework.state_of(optimizer, update.parameters[0]))
@@ -270,19 +284,31 @@ class Between(Observer[Observed]):
         source = source_of(writer[0].co_filename, writer[1], writer[0].co_name) if writer is not None else None
         return replace(row, source=source, op="" if counts[0] else GONE)
 
-    def _held(self, optimizer: Any, parameter: Any) -> Iterator[tuple[str, Any, float]]:
-        """("value" or name of state, sample of it or number, slack), not copied."""
+    def _blocks(self, optimizer: Any, parameters: Sequence[Any]) -> list[Block]:
+        """Parameters and their state, by its names."""
         framework = self.context.framework
-        values = framework.sample(parameter, ELEMENTS)
-        if values is not None:
-            yield "value", values, _slack(framework, parameter)
-        state: Any = framework.state_of(optimizer, parameter)
-        for name, value in state.items() if isinstance(state, Mapping) else ():
-            if framework.is_tensor(value):
-                if (found := framework.sample(value, ELEMENTS)) is not None:
-                    yield str(name), found, _slack(framework, value)
-            elif isinstance(value, (int, float)) and not isinstance(value, bool):
-                yield str(name), float(value), 0.0
+        states: list[Any] = [framework.state_of(optimizer, parameter) for parameter in parameters]
+        held = [
+            {VALUE: p, **(state if isinstance(state, Mapping) else {})}
+            for p, state in zip(parameters, states, strict=True)
+        ]
+        return blocks(framework, parameters, held, ELEMENTS)
+
+
+def _are_same(framework: Framework, before: Sequence[Block], now: Sequence[Block]) -> bool:
+    """Whether these hold the same, bit for bit: NaN is not itself."""
+    pairs: list[tuple[Any, Any]] = []
+    for one, other in zip_longest(before, now):
+        if one is None or other is None or len(one.parameters) != len(other.parameters):
+            return False
+        if one.columns.keys() != other.columns.keys() or not all(map(is_, one.parameters, other.parameters)):
+            return False
+        for name, column in one.columns.items():
+            there = other.columns[name]
+            if column.sizes != there.sizes or column.form != there.form:
+                return False
+            pairs.append((column.values, there.values))
+    return framework.all_same(pairs)
 
 
 def jumped(before: NDArray[Any], now: NDArray[Any]) -> str:

@@ -27,16 +27,18 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hypocenter.detect.law_rows import BALANCED, NOT_BY_RULE, SITE, UPDATE
 from hypocenter.formats import FORMATS
-from hypocenter.nouns import Reading, Source, replace
+from hypocenter.nouns import Source, replace
 from hypocenter.optimizers.fitted import FAR, Fits, Look, Moved
 from hypocenter.optimizers.fitted import NEAR as FITS
 from hypocenter.optimizers.options import Options
 from hypocenter.optimizers.predicted import COMPUTED_IN, Inputs, in_units, predict
 from hypocenter.optimizers.rounded import ALLOWED, Array
 from hypocenter.session.events import ContextT, Observer
+from hypocenter.session.observers.columns import VALUE, Block, blocks
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
 
 ELEMENTS = 1 << 14  # in all, at one step
@@ -44,7 +46,7 @@ FEWEST, MOST = 8, 1024  # of a parameter
 STAYS = 2  # audited steps at which it obeyed, before one at which it does not
 BROKEN = 4 * ALLOWED  # rounding errors
 NEAR = 0.01  # relative: what is no multiple of the rule's change
-VALUE, STEP = "value", "step"
+STEP = "step"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,53 +70,65 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Held:
-    """Samples of a parameter and of all that belongs to it.
+class _Side:
+    """What some parameters hold before or after a step, on the host.
 
     Attributes:
-        values: by VALUE, "grad", STEP and the names of its state: arrays, or numbers.
-        forms: the formats of those that are arrays.
+        values: by name, of all of them in one flat array in float64.
+        sizes: by name, elements of each.
     """
 
-    values: Mapping[str, Any]
-    forms: Mapping[str, str]
+    values: Mapping[str, Array]
+    sizes: Mapping[str, NDArray[np.int64]]
 
+    def only(self, kept: NDArray[np.bool_]) -> _Side:
+        """Of some of them."""
+        values = {name: each[np.repeat(kept, self.sizes[name])] for name, each in self.values.items()}
+        return _Side(values=values, sizes={name: each[kept] for name, each in self.sizes.items()})
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Before:
-    """A parameter as the rule gets it. `size` and `start`: how it was sampled."""
-
-    parameter: Any
-    group: Group
-    held: Held
-    size: int
-    start: int
+    def cut(self, name: str) -> list[Array]:
+        """Of each of them."""
+        return np.split(self.values[name], np.cumsum(self.sizes[name])[:-1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Case:
-    """Both sides of one parameter's update, on the host."""
+    """Both sides of the update of parameters with the same options, formats and state."""
 
-    before: _Before
-    was: Mapping[str, Array]
-    now: Mapping[str, Array]
+    group: Group
+    parameters: Sequence[Any]
+    forms: Mapping[str, str]
+    was: _Side
+    now: _Side
+
+    def only(self, kept: NDArray[np.bool_]) -> _Case:
+        """Some of them."""
+        parameters = [each for each, is_kept in zip(self.parameters, kept, strict=True) if is_kept]
+        return replace(self, parameters=parameters, was=self.was.only(kept), now=self.now.only(kept))
+
+    def arrays(self, side: _Side) -> list[str]:
+        """Names of state that has an element for each of the weight."""
+        sizes, others = self.was.sizes[VALUE], (VALUE, "grad", STEP)
+        return [name for name, n in side.sizes.items() if name not in others and np.array_equal(n, sizes)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Off:
-    """How far a parameter is from what the rule makes.
+    """How far parameters are from what the rule makes.
 
     Attributes:
-        units: by "value" or name of state, in rounding errors.
-        factor: what was added to the weight over what the rule adds; NaN: it is no multiple.
+        units: by "value" or name of state, of each in rounding errors.
+        factor: of each, what was added to the weight over what the rule adds; NaN: it is no multiple.
+        is_known: of each, whether it can be told.
     """
 
-    units: Mapping[str, float]
-    factor: float
+    units: Mapping[str, Array]
+    factor: Array
+    is_known: NDArray[np.bool_]
 
     @property
-    def worst(self) -> float:
-        return max(self.units.values())
+    def worst(self) -> Array:
+        return np.maximum.reduce(list(self.units.values()))
 
 
 class ByRule(Observer[ContextT]):
@@ -124,8 +138,8 @@ class ByRule(Observer[ContextT]):
         super().__init__(context)
         self._audits = context.audits
         self._optimizer: Any = None
-        self._before: Sequence[_Before] = ()
-        self._step = self._n_looked = 0
+        self._before: Sequence[tuple[Group, Block]] = ()
+        self._step = self._n_looked = self._size = 0
         self._n_obeyed: dict[int, int] = {}  # by id of a parameter: audited steps in a row
         self._fits: dict[tuple[int, ...], Fits] = {}  # by id of an optimizer and number of its group, and state
 
@@ -135,17 +149,8 @@ class ByRule(Observer[ContextT]):
         """Its groups, each with the parameters that have a dense gradient."""
         raise NotImplementedError
 
-    def held(self, optimizer: Any, parameter: Any, size: int, start: int) -> Held | None:
-        """A parameter and its state as they are now, not copied; None where a part of it cannot be had.
-
-        Args:
-            size: at most so many elements of each.
-            start: another one takes other elements, where the framework can.
-        """
-        raise NotImplementedError
-
-    def on_host(self, values: Sequence[Any]) -> list[Array]:
-        """Arrays and numbers in float64."""
+    def held(self, optimizer: Any, parameter: Any) -> Mapping[str, Any]:
+        """A parameter and its state as they are now: by VALUE, "grad", STEP and the names of its state."""
         raise NotImplementedError
 
     def changed_in_step(self, optimizer: Any, before: Group) -> Group | None:
@@ -165,12 +170,14 @@ class ByRule(Observer[ContextT]):
             return
         with self._audits.spending(calls_program=False):
             self._n_looked += 1
-            taken = list(self._taken(optimizer))
-            values = [each for before in taken for each in before.held.values.values()]
-            flat = iter(self.context.framework.copies(values))
+            groups = list(self.groups(optimizer))
+            n_parameters = sum(len(parameters) for _, parameters in groups)
+            self._size = min(MOST, max(FEWEST, ELEMENTS // max(1, n_parameters)))
+            found = [(group, block) for group, parameters in groups for block in self._blocks(optimizer, parameters)]
             self._before = [
-                replace(before, held=replace(before.held, values=dict(zip(before.held.values, flat, strict=False))))
-                for before in taken
+                (group, block)
+                for group, block in found
+                if "grad" in block.columns and block.columns[VALUE].form in COMPUTED_IN
             ]
         self._optimizer, self._step = optimizer, step
 
@@ -179,137 +186,131 @@ class ByRule(Observer[ContextT]):
         before, self._before = self._before, ()
         if self._optimizer is optimizer and before:
             with self._audits.spending(calls_program=False), np.errstate(all="ignore"):
-                cases = self._cases(optimizer, before)
-                known = [case for case in cases if case.before.group.options is not None]
-                n, n_obeyed = self._judge(optimizer, known) if known else (0, 0)
-                others = [case for case in cases if case.before.group.options is None]
-                n_fit, n_fitted = self._judge_by_fit(optimizer, others)
-                row = count_row(
-                    SITE, BALANCED, self._step, self.context.clock.next_order(), (n + n_fit, n_obeyed + n_fitted),
-                    module=UPDATE,
-                )  # fmt: skip
-                self.rows.append(row)
+                cases = [case for group, block in before for case in self._cases(optimizer, group, block)]
+                counts = [self._judge(optimizer, case) for case in cases if case.group.options is not None]
+                counts.append(self._judge_by_fit(optimizer, [case for case in cases if case.group.options is None]))
+                n, n_obeyed = map(sum, zip(*counts, strict=True))
+                order = self.context.clock.next_order()
+                self.rows.append(count_row(SITE, BALANCED, self._step, order, (n, n_obeyed), module=UPDATE))
         self._optimizer = None
 
-    def _taken(self, optimizer: Any) -> Iterator[_Before]:
-        groups = list(self.groups(optimizer))
-        n_parameters = sum(len(parameters) for _, parameters in groups)
-        size = min(MOST, max(FEWEST, ELEMENTS // max(1, n_parameters)))
-        for group, parameters in groups:
-            for parameter in parameters:
-                held = self.held(optimizer, parameter, size, self._n_looked)
-                if held is not None and "grad" in held.values and held.forms[VALUE] in COMPUTED_IN:
-                    yield _Before(parameter=parameter, group=group, held=held, size=size, start=self._n_looked)
+    def _blocks(self, optimizer: Any, parameters: Sequence[Any]) -> list[Block]:
+        held = [self.held(optimizer, parameter) for parameter in parameters]
+        return blocks(self.context.framework, parameters, held, self._size, self._n_looked)
 
-    def _cases(self, optimizer: Any, before: Sequence[_Before]) -> list[_Case]:
-        pairs = [(each, self.held(optimizer, each.parameter, each.size, each.start)) for each in before]
-        both = [
-            (each, now.values) for each, now in pairs if now is not None and _are_alike(each.held.values, now.values)
-        ]
-        values = [v for each, now in both for held in (each.held.values, now) for v in held.values()]
-        flat = iter(self.on_host(values))
-        return [
-            _Case(
-                before=each, was={name: next(flat) for name in each.held.values},
-                now={name: next(flat) for name in now},
-            )
-            for each, now in both
-        ]  # fmt: skip
+    def _side(self, block: Block) -> _Side:
+        on_host, columns = self.context.framework.on_host, block.columns.items()
+        values = {name: on_host(each.values) for name, each in columns}
+        return _Side(values=values, sizes={name: np.array(each.sizes) for name, each in columns})
 
-    def _judge(self, optimizer: Any, cases: Sequence[_Case]) -> tuple[int, int]:
-        """Cases of which the rule is known: how many were looked at, and how many obey."""
-        found = _compared(cases)
-        again = [i for i, off in enumerate(found) if off is not None and off.worst > ALLOWED]
-        late = [(i, case) for i in again if (case := self._as_changed(optimizer, cases[i])) is not None]
-        for (i, _), other in zip(late, _compared([case for _, case in late]), strict=True):
-            if other is not None and other.worst < cast("_Off", found[i]).worst:
-                found[i] = other
-        n_obeyed = n = 0
-        for case, off in zip(cases, found, strict=True):
-            if off is not None:
-                n, n_obeyed = n + 1, n_obeyed + self._obeys(case.before.parameter, off, optimizer)
+    def _cases(self, optimizer: Any, group: Group, before: Block) -> Iterator[_Case]:
+        """With what is there now, of those that still hold what they held, in the same size."""
+        was, forms = self._side(before), {name: each.form for name, each in before.columns.items()}
+        for after in self._blocks(optimizer, before.parameters):
+            held = set(map(id, after.parameters))
+            of = was.only(np.array([id(each) in held for each in before.parameters]))
+            case = _Case(group=group, parameters=after.parameters, forms=forms, was=of, now=self._side(after))
+            if (of.sizes.keys() - {"grad"}) <= case.now.sizes.keys():
+                sizes = [*of.sizes.values(), *case.now.sizes.values()]
+                same = [each == case.now.sizes[name] for name, each in of.sizes.items() if name != "grad"]
+                alike = np.logical_and.reduce([*same, of.sizes["grad"] == of.sizes[VALUE], *(n > 0 for n in sizes)])
+                if alike.any():
+                    yield case.only(alike)
+
+    def _judge(self, optimizer: Any, case: _Case) -> tuple[int, int]:
+        """Parameters of which the rule is known: how many were looked at, and how many obey."""
+        off = _compared(case)
+        again = off.is_known & (off.worst > ALLOWED)
+        if again.any() and (late := self._as_changed(optimizer, case.only(again))) is not None:
+            other, places = _compared(late), np.flatnonzero(again)
+            better = other.is_known & (other.worst < off.worst[places])
+            for found, now in (
+                *((off.units[name], other.units[name]) for name in off.units),
+                (off.factor, other.factor),
+            ):
+                found[places[better]] = now[better]
+        n = n_obeyed = 0
+        for place, (parameter, worst, is_known) in enumerate(
+            zip(case.parameters, off.worst.tolist(), off.is_known.tolist(), strict=True)
+        ):
+            if is_known:
+                n += 1
+                if worst <= ALLOWED:
+                    n_obeyed += 1
+                    self._n_obeyed[id(parameter)] = self._n_obeyed.get(id(parameter), 0) + 1
+                elif worst > BROKEN:
+                    units = {name: float(each[place]) for name, each in off.units.items()}
+                    self._break(optimizer, parameter, units, float(off.factor[place]))
         return n, n_obeyed
 
     def _as_changed(self, optimizer: Any, case: _Case) -> _Case | None:
         """With the gradient and the options that a hook of the optimizer may have left."""
-        group = self.changed_in_step(optimizer, case.before.group)
-        if group is None:
+        group = self.changed_in_step(optimizer, case.group)
+        if group is None or not np.array_equal(case.now.sizes.get("grad", ()), case.was.sizes["grad"]):
             return None
-        was = {**case.was, "grad": case.now.get("grad", np.empty(0))}
-        return replace(case, before=replace(case.before, group=group), was=was)
+        was = replace(case.was, values={**case.was.values, "grad": case.now.values["grad"]})
+        return replace(case, group=group, was=was)
 
     def _judge_by_fit(self, optimizer: Any, cases: Sequence[_Case]) -> tuple[int, int]:
         """Cases of a rule that its steps alone tell: how many were looked at, and how many obey."""
         groups: dict[tuple[int, ...], list[_Case]] = {}
         for case in cases:
-            if case.was.get("grad", np.empty(0)).shape == case.was[VALUE].shape and case.was[VALUE].size:
-                state = hash(tuple(sorted(_arrays(case.now, case))))
-                groups.setdefault((id(optimizer), case.before.group.number, state), []).append(case)
+            state = hash(tuple(sorted(case.arrays(case.now))))
+            groups.setdefault((id(optimizer), case.group.number, state), []).append(case)
         n = n_obeyed = 0
         for key, together in groups.items():
-            moved = [_moved(case) for case in together]
+            moved = [each for case in together for each in _moved(case)]
             if not all(np.isfinite(each.after).all() and np.isfinite(each.gradient).all() for each in moved):
                 continue
-            group = together[0].before.group
+            group = together[0].group
             looks = self._fits.setdefault(key, Fits()).look(moved, group.mixes, group.eps)
-            for place, case in enumerate(together):
+            for place, parameter in enumerate(p for case in together for p in case.parameters):
                 known = {name: look for name, look in looks.items() if not math.isnan(look.apart[place])}
                 if known:
                     n += 1
-                    n_obeyed += self._keeps(case.before.parameter, known, place, optimizer)
+                    n_obeyed += self._keeps(parameter, known, place, optimizer)
         return n, n_obeyed
 
     def _keeps(self, parameter: Any, looks: Mapping[str, Look], place: int, optimizer: Any) -> bool:
         """Note whether it goes on by the rule of its first steps; where it does not, and did, write a row."""
-        n_before = self._n_obeyed.get(id(parameter), 0)
         apart = {name: look.apart[place] for name, look in looks.items()}
         if max(apart.values()) <= FITS:
-            self._n_obeyed[id(parameter)] = n_before + 1
+            self._n_obeyed[id(parameter)] = self._n_obeyed.get(id(parameter), 0) + 1
             return True
         if max(apart.values()) > FAR:
-            self._n_obeyed[id(parameter)] = -(1 << 30)  # from here on it is known
-            if n_before >= STAYS:
-                off = [name for name, part in apart.items() if part > FAR]
-                name = next((each for each in off if each != VALUE), VALUE)
-                units = dict.fromkeys(off, BROKEN + 1.0)
-                row = self._row(parameter, _Off(units=units, factor=looks[name].factor[place]), optimizer, n_before)
-                self.rows.append(replace(row, module=name, names=(str(looks[name].form),)))
+            off = [name for name, part in apart.items() if part > FAR]
+            name = next((each for each in off if each != VALUE), VALUE)
+            units, form = dict.fromkeys(off, BROKEN + 1.0), str(looks[name].form)
+            self._break(optimizer, parameter, units, looks[name].factor[place], module=name, names=(form,))
         return False
 
-    def _obeys(self, parameter: Any, off: _Off, optimizer: Any) -> bool:
-        """Note whether it does; where that is new, write a row."""
+    def _break(self, optimizer: Any, parameter: Any, units: Mapping[str, float], factor: float, **more: Any) -> None:
+        """It does not obey: where that is new, write a row."""
         n_before = self._n_obeyed.get(id(parameter), 0)
-        if off.worst <= ALLOWED:
-            self._n_obeyed[id(parameter)] = n_before + 1
-            return True
-        if off.worst > BROKEN:
-            self._n_obeyed[id(parameter)] = -(1 << 30)  # from here on it is known
-            if n_before >= STAYS:
-                self.rows.append(self._row(parameter, off, optimizer, n_before))
-        return False
-
-    def _row(self, parameter: Any, off: _Off, optimizer: Any, n_before: int) -> Reading:
-        state = {name: units for name, units in off.units.items() if name != VALUE and units > BROKEN}
-        worst = max(state, key=lambda name: state[name]) if state else VALUE
+        self._n_obeyed[id(parameter)] = -(1 << 30)  # from here on it is known
+        if n_before < STAYS:
+            return
+        state = {name: each for name, each in units.items() if name != VALUE and each > BROKEN}
         row = number_row(
-            self.context.label(parameter), NOT_BY_RULE, self._step, self.context.clock.next_order(), off.factor,
-            dtype=self.context.framework.name_of(parameter.dtype), module=worst, call=n_before,
+            self.context.label(parameter), NOT_BY_RULE, self._step, self.context.clock.next_order(), factor,
+            dtype=self.context.framework.name_of(parameter.dtype), call=n_before,
+            module=max(state, key=lambda name: state[name]) if state else VALUE,
         )  # fmt: skip
-        return replace(row, op=type(optimizer).__name__, source=self.hook(optimizer), shape=tuple(parameter.shape))
+        source, shape = self.hook(optimizer), tuple(parameter.shape)
+        self.rows.append(replace(row, op=type(optimizer).__name__, source=source, shape=shape, **more))
 
 
-def _arrays(held: Mapping[str, Array], case: _Case) -> list[str]:
-    """Names of state that has an element for each of the weight."""
-    return [name for name in held if name not in (VALUE, "grad", STEP) and held[name].shape == case.was[VALUE].shape]
-
-
-def _moved(case: _Case) -> Moved:
-    eps = [FORMATS[form].eps for form in case.before.held.forms.values()]
-    return Moved(
-        value=case.was[VALUE], gradient=case.was["grad"], after=case.now[VALUE],
-        state={name: case.was[name] for name in _arrays(case.was, case)},
-        new={name: case.now[name] for name in _arrays(case.now, case)}, eps=max(eps),
-    )  # fmt: skip
+def _moved(case: _Case) -> Iterator[Moved]:
+    eps = max(FORMATS[form].eps for form in case.forms.values() if form in FORMATS)
+    names = case.arrays(case.was), case.arrays(case.now)
+    state, new = ({name: side.cut(name) for name in own} for side, own in zip((case.was, case.now), names, strict=True))
+    flat = zip(case.was.cut(VALUE), case.was.cut("grad"), case.now.cut(VALUE), strict=True)
+    for i, (value, gradient, after) in enumerate(flat):
+        yield Moved(
+            value=value, gradient=gradient, after=after, eps=eps,
+            state={name: parts[i] for name, parts in state.items()},
+            new={name: parts[i] for name, parts in new.items()},
+        )  # fmt: skip
 
 
 def mixes(group: Mapping[str, Any]) -> list[float]:
@@ -318,68 +319,35 @@ def mixes(group: Mapping[str, Any]) -> list[float]:
     return sorted({each for each in flat if isinstance(each, float) and 0.5 <= each < 1.0})
 
 
-def _are_alike(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """Whether what was there still is, in the same size."""
-    return all(
-        name == "grad" or (name in now and getattr(now[name], "shape", ()) == getattr(before[name], "shape", ()))
-        for name in before
-    )
-
-
-def _compared(cases: Sequence[_Case]) -> list[_Off | None]:
-    """Each case with what its rule makes, all of one kind together; None where it cannot be told."""
-    kinds: dict[Any, list[int]] = {}
-    for i, case in enumerate(cases):
-        group, form = case.before.group, case.before.held.forms[VALUE]
-        if group.options is None:
-            continue
-        if case.was.get("grad", np.empty(0)).shape == case.was[VALUE].shape and case.was[VALUE].size:
-            key = group.options, group.scale, group.powers_in, form, _state_format(case), *case.was, *case.now
-            kinds.setdefault(key, []).append(i)
-    found: list[_Off | None] = [None] * len(cases)
-    for where in kinds.values():
-        for i, off in zip(where, _compared_together([cases[i] for i in where]), strict=True):
-            found[i] = off
-    return found
-
-
-def _state_format(case: _Case) -> str:
-    """The coarsest that the rule computes in: that of the weight, or of its state."""
-    names = [form for name, form in case.before.held.forms.items() if name != STEP and form in COMPUTED_IN]
-    return max(names, key=lambda name: COMPUTED_IN[name].eps)
-
-
-def _compared_together(cases: Sequence[_Case]) -> Iterator[_Off | None]:
-    """Of cases with the same options, formats and state."""
-    group, dtype, state_dtype = cases[0].before.group, cases[0].before.held.forms[VALUE], _state_format(cases[0])
-    options = cast("Options", group.options)
-    sizes = [case.was[VALUE].size for case in cases]
-    was = {name: np.concatenate([case.was[name] for case in cases]) for name in cases[0].was if name != STEP}
-    now = {name: np.concatenate([case.now[name] for case in cases]) for name in cases[0].now if name != STEP}
-    n_steps = np.repeat([float(case.was[STEP][0]) if STEP in case.was else 0.0 for case in cases], sizes)
-    value, gradient = was.pop(VALUE), was.pop("grad") / group.scale
-    inputs = Inputs(
-        value=value, gradient=gradient, n_steps=cast("float", n_steps), state=was, dtype=dtype, state_dtype=state_dtype
-    )
-    predicted = predict(options, inputs)
-    meant, done = predicted.after.exact - value, now[VALUE] - value
-    decay = options.lr * options.weight_decay * value if options.decoupled else 0.0
-    unit = predicted.after.unit + np.abs(meant + decay) * _of_powers(options, group.powers_in, n_steps + 1)
+def _compared(case: _Case) -> _Off:
+    """What is there, with what the rule makes."""
+    options, was, now, dtype = cast("Options", case.group.options), case.was.values, case.now.values, case.forms[VALUE]
+    forms = [form for name, form in case.forms.items() if name != STEP and form in COMPUTED_IN]
+    state_dtype = max(forms, key=lambda name: COMPUTED_IN[name].eps)  # the coarsest: of the weight, or of its state
+    sizes = case.was.sizes[VALUE]
+    starts = np.cumsum(sizes) - sizes
+    n_steps = np.repeat(was[STEP] if STEP in was else np.zeros(len(sizes)), sizes)
+    predicted = predict(options, Inputs(
+        value=was[VALUE], gradient=was["grad"] / case.group.scale, n_steps=cast("float", n_steps),
+        state={name: was[name] for name in case.arrays(case.was)}, dtype=dtype, state_dtype=state_dtype,
+    ))  # fmt: skip
+    meant, done = predicted.after.exact - was[VALUE], now[VALUE] - was[VALUE]
+    decay = options.lr * options.weight_decay * was[VALUE] if options.decoupled else 0.0
+    unit = predicted.after.unit + np.abs(meant + decay) * _of_powers(options, case.group.powers_in, n_steps + 1)
     units = {VALUE: _units(now[VALUE] - predicted.after.exact, unit, dtype)}
+    there = case.arrays(case.now)
     for name, made in predicted.state.items():
-        if name in now:
+        if name in there:
             units[name] = _units(now[name] - made.exact, made.unit, state_dtype)
-    starts = np.cumsum([0, *sizes[:-1]])
-    most = {name: np.maximum.reduceat(values, starts).tolist() for name, values in units.items()}
+    most = {name: np.maximum.reduceat(each, starts) for name, each in units.items()}
+    if STEP in was and STEP in now:
+        most[STEP] = np.where(now[STEP] == was[STEP] + 1, 0.0, np.inf)
     is_finite = np.logical_and.reduce([np.isfinite(v) for v in (*now.values(), meant) if v.shape == meant.shape])
-    known = np.logical_and.reduceat(is_finite, starts)
-    for i, (case, start, size) in enumerate(zip(cases, starts, sizes, strict=True)):
-        worst = {name: values[i] for name, values in most.items()}
-        if STEP in case.was and STEP in case.now and case.now[STEP][0] != case.was[STEP][0] + 1:
-            worst[STEP] = math.inf
-        here = slice(start, start + size)
-        factor = _factor(meant[here], done[here]) if max(worst.values()) > ALLOWED else 1.0
-        yield _Off(units=worst, factor=factor) if known[i] else None
+    off = _Off(units=most, factor=np.ones(len(sizes)), is_known=np.logical_and.reduceat(is_finite, starts))
+    for i in np.flatnonzero(off.is_known & (off.worst > ALLOWED)):
+        here = slice(starts[i], starts[i] + sizes[i])
+        off.factor[i] = _factor(meant[here], done[here])
+    return off
 
 
 def _units(apart: Array, unit: Array, dtype: str) -> Array:

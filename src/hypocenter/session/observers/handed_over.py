@@ -7,25 +7,23 @@ what another parameter had, or another state of the same one, something was put 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from hypocenter.detect.law_rows import STATE_OF_ANOTHER
 from hypocenter.nouns import replace
 from hypocenter.session.observer import Context, Observer, Update
+from hypocenter.session.observers.columns import VALUE, blocks
 from hypocenter.session.observers.optimizer_rows import number_row
-from hypocenter.session.observers.sampled import by_kind, sample
 from hypocenter.tap.host_memory import bytes_of
 from hypocenter.tap.own_frame import RAISED, hear
 from hypocenter.tap.weakly import Ref
 
 ELEMENTS, FEWEST = 64, 4  # of a tensor, and that are needed to tell two apart
 MOST = 8  # times that state is kept; who asks for it at every step does not resume from each
-VALUE = "value"
 
 _Place = tuple[str, str]  # a parameter, and the name of its state
 
@@ -62,19 +60,16 @@ class HandedOver(Observer):
 
     def _held(self, optimizer: Any) -> dict[_Place, bytes]:
         """Samples of all parameters and their state, on the host: one transfer for each format."""
-        found: dict[_Place, Tensor] = {}
-        for parameter in (p for group in optimizer.param_groups for p in group["params"]):
-            label, state = self.context.label(parameter), optimizer.state.get(parameter) or {}
-            for name, value in ((VALUE, parameter), *state.items()):
-                if not isinstance(value, Tensor) or value.shape != parameter.shape or value.numel() < FEWEST:
-                    continue
-                if (values := sample(value.detach(), ELEMENTS)) is not None:
-                    found[label, str(name)] = values
-        places, held = list(found), dict[_Place, bytes]()
-        for where, samples in by_kind(list(found.values())).values():
-            host = torch.cat(samples).cpu().split([each.numel() for each in samples])
-            held.update((places[at], bytes_of(each).tobytes()) for at, each in zip(where, host, strict=True))
-        return held
+        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.numel() >= FEWEST]
+        held = [{VALUE: p, **_like(p, optimizer.state.get(p) or {})} for p in parameters]
+        found: dict[_Place, bytes] = {}
+        for block in blocks(self.context.framework, parameters, held, ELEMENTS):
+            for name, column in block.columns.items():
+                parts = replace(column, values=column.values.cpu()).parts()
+                for parameter, part in zip(block.parameters, parts, strict=True):
+                    found[self.context.label(parameter), name] = bytes_of(part).tobytes()
+        places = [(self.context.label(p), name) for p, each in zip(parameters, held, strict=True) for name in each]
+        return {place: found[place] for place in places if found[place]}
 
     def before_update(self, update: Update) -> None:
         """An optimizer that has made none before, with state."""
@@ -103,3 +98,9 @@ class HandedOver(Observer):
             order = self.context.clock.next_order()
             row = number_row(label, STATE_OF_ANOTHER, step, order, float(len(wrong)), module=name)
             self.rows.append(replace(row, op=its, names=(other,)))
+
+
+def _like(parameter: Tensor, state: Mapping[str, Any]) -> dict[str, Any]:
+    """What of its state has an element for each of its own."""
+    shape = parameter.shape
+    return {str(name): each for name, each in state.items() if isinstance(each, Tensor) and each.shape == shape}

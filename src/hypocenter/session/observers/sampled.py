@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch._utils import _flatten_dense_tensors
 
 from hypocenter.session.framework import SAMPLE, Then
-from hypocenter.tap.gradients import local, to_host
+from hypocenter.tap.gradients import PLAIN_TYPES, SMALL, local, to_host
 
+_KIND = operator.attrgetter("dtype", "device", "layout")
 COPIED_AT_MOST = 1 << 20  # elements of a tensor that is not contiguous: a sample of it costs a copy of all
 
 
@@ -81,49 +86,59 @@ class Deferred:
                 host = host[numbers.numel() :]
 
 
-def copies(values: Sequence[Tensor | float]) -> list[Tensor | float]:
-    """Copies of samples, all of one format on one device in one operation; what is a number stays one."""
-    found = list(values)
-    for where, samples in by_kind(values).values():
-        for index, copied in zip(where, torch.cat(samples).split([each.numel() for each in samples]), strict=True):
-            found[index] = copied
-    return found
+def gathered(tensors: Sequence[Any], size: int, start: int = 0) -> tuple[Tensor, Sequence[int]] | None:
+    """What `sample` takes of each, copied into one array, and how many elements that are; None of unlike kinds.
+
+    Small tensors are copied whole, all in one operation, and what is wanted of them is picked from that.
+    """
+    types = set(map(type, tensors))
+    if not all(issubclass(each, Tensor) for each in types):
+        return None
+    kinds = set(map(_KIND, tensors))
+    if len({kind[:2] for kind in kinds}) > 1:
+        return None
+    dtype, device, layout = next(iter(kinds))
+    with torch.no_grad():
+        is_plain = types <= PLAIN_TYPES and len(kinds) == 1 and layout is torch.strided and device.type != "meta"
+        ns = tuple(map(Tensor.numel, tensors)) if is_plain and dtype.is_floating_point else (0,)
+        held = tensors
+        if not all(ns) or max(ns) > SMALL:
+            nothing = torch.empty(0, dtype=dtype, device="cpu" if device.type == "meta" else device)
+            dense = tensors if all(ns) else [local(each) for each in tensors]
+            few = [t if t is None or t.numel() <= SMALL else sample(t, size, start) for t in dense]
+            held = [nothing if each is None else each for each in few]
+            ns = tuple(map(Tensor.numel, held))
+        found = (
+            torch.cat([held[0].reshape(-1)]) if len(held) == 1 else _flatten_dense_tensors(held)
+        )  # one is not copied
+        picks, sizes = _picks(ns, size, start, found.device)
+        return found if picks is None else found.index_select(0, picks), sizes
+
+
+@functools.lru_cache(maxsize=4)
+def _picks(ns: tuple[int, ...], size: int, start: int, device: torch.device) -> tuple[Tensor | None, Sequence[int]]:
+    """Where the samples of flat tensors that lie one after the other are, and how many elements of each; None: all."""
+    n = np.array(ns, np.int64)
+    strides = np.maximum(-(-n // size), 1)
+    if strides.max(initial=1) == 1:
+        return None, list(ns)
+    first = start % strides
+    sizes = -(-(n - first) // strides)
+    begins, ends = np.cumsum(n) - n + first, np.cumsum(sizes)
+    within = np.arange(ends[-1]) - np.repeat(ends - sizes, sizes)
+    picks = np.repeat(begins, sizes) + within * np.repeat(strides, sizes)
+    return torch.from_numpy(picks).to(device), sizes.tolist()
+
+
+def all_same(pairs: Sequence[tuple[Tensor, Tensor]]) -> bool:
+    """Whether each two hold the same values; one transfer."""
+    return not any(to_host([(one != other).any().float() for one, other in pairs]))
 
 
 def n_changed(trios: Sequence[tuple[Tensor | float, Tensor | float | None, float]]) -> list[tuple[int, int]]:
     """How many elements were looked at and how many have changed, of each (before, now, slack): see Framework."""
-    if _all_equal([before for before, _, _ in trios], [now for _, now, _ in trios]):
-        return [(before.numel() if isinstance(before, Tensor) else 1, 0) for before, _, _ in trios]
     looked = [_compared(*trio) for trio in trios]
     return [(n, round(count)) for (n, _), count in zip(looked, to_host([each for _, each in looked]), strict=True)]
-
-
-def by_kind(values: Sequence[Any]) -> dict[tuple[Any, Any], tuple[list[int], list[Tensor]]]:
-    """Samples of one device and format: their places, and they themselves."""
-    found: dict[tuple[Any, Any], tuple[list[int], list[Tensor]]] = {}
-    for index, value in enumerate(values):
-        if isinstance(value, Tensor):
-            where, samples = found.setdefault((value.device, value.dtype), ([], []))
-            where.append(index)
-            samples.append(value)
-    return found
-
-
-def _all_equal(before: Sequence[Tensor | float], now: Sequence[Tensor | float | None]) -> bool:
-    for a, b in zip(before, now, strict=True):
-        if not isinstance(a, Tensor):
-            if isinstance(b, Tensor) or a != b:
-                return False
-        elif not isinstance(b, Tensor):
-            return False
-    after, differ = by_kind(now), list[Tensor]()
-    for kind, (where, samples) in by_kind(before).items():
-        if kind not in after or after[kind][0] != where:
-            return False
-        if [each.numel() for each in after[kind][1]] != [each.numel() for each in samples]:
-            return False
-        differ.append((torch.cat(samples) != torch.cat(after[kind][1])).any().float())
-    return not any(to_host(differ)) if differ else True
 
 
 def _compared(before: Tensor | float, now: Tensor | float | None, slack: float) -> tuple[int, Tensor]:

@@ -55,12 +55,12 @@ class Ways:
         self._label = label
         self._seen: dict[int, _Seen] = {}  # by id of the first parameter
 
-    def row(self, update: Update, paths: Paths | None, names: Sequence[str]) -> Reading | None:
+    def row(self, update: Update, paths: Paths | None, parameters: Sequence[Any]) -> Reading | None:
         """Return the row that HC233 reads, if this step is off.
 
         Args:
             paths: of the last micro-batch.
-            names: of the parameters that were followed.
+            parameters: that were followed.
         """
         if paths is None or not update.parameters:
             return None
@@ -78,23 +78,24 @@ class Ways:
             row = number_row(law.SITE, law.CONSTANT, update.step, 0, 1.0)
             row = replace(row, module=taken.site, source=taken.line)
         elif is_off and paths.cut_off:
-            first = names[paths.cut_off[0]]
+            first = self._label(parameters[paths.cut_off[0]])
             row = number_row(first, law.CUT_OFF, update.step, 0, len(paths.cut_off), call=seen.n_looks)
             row = replace(row, names=tuple(dict.fromkeys(site for site, _ in new)), op=new[0][1])
         if seen.n_looks < LOOKS and row is None:
-            row = self._never(update, seen, paths, names)
+            row = self._never(update, seen, paths, parameters)
         seen.fewest_values = min(seen.fewest_values or paths.n_values, paths.n_values)
         seen.fewest_gradients = min(seen.fewest_gradients or paths.n_gradients, paths.n_gradients)
         seen.most_cuts, seen.n_looks = max(seen.most_cuts, n_cuts), seen.n_looks + 1
         seen.cuts.update(paths.cuts)
         return row
 
-    def _never(self, update: Update, seen: _Seen, paths: Paths, names: Sequence[str]) -> Reading | None:
+    def _never(self, update: Update, seen: _Seen, paths: Paths, parameters: Sequence[Any]) -> Reading | None:
         """Return a row of what was cut off at each of the first looks, and had no gradient elsewhere; else None."""
-        given = {self._label(p) for p, _ in update.gradients}
-        without = {number for number in paths.cut_off if names[number] not in given}
+        given = {id(p) for p, _ in update.gradients}
+        without = {number for number in paths.cut_off if id(parameters[number]) not in given}
         seen.never = without if seen.n_looks == 0 else seen.never & without
         if seen.n_looks + 1 < LOOKS or not seen.never:
             return None
-        row = number_row(names[min(seen.never)], law.NEVER, update.step, 0, len(seen.never), call=LOOKS)
+        first = self._label(parameters[min(seen.never)])
+        row = number_row(first, law.NEVER, update.step, 0, len(seen.never), call=LOOKS)
         return replace(row, names=tuple(dict.fromkeys(site for site, _ in paths.cuts)), op=paths.cuts[0][1])
