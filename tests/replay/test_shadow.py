@@ -64,6 +64,20 @@ def test_a_shadow_follows_views_and_what_is_written_in_place() -> None:
     assert not torch.equal(made.double(), expected)
 
 
+@pytest.mark.parametrize("dtype", [BFLOAT16, torch.float16, torch.float32])
+def test_the_shadow_of_a_sequence_is_what_was_asked_for(dtype: torch.dtype) -> None:
+    mode, _, shadow = shadowed(lambda: torch.arange(3000, 3024, dtype=dtype).cos())
+
+    assert torch.equal(shadow, torch.arange(3000.0, 3024.0, dtype=torch.float64).cos())
+    assert error(mode, "cos") < 1e-4 if dtype == torch.float32 else error(mode, "cos") > 0.5
+
+
+def test_whole_numbers_of_a_sequence_are_as_they_are() -> None:
+    _, made, shadow = shadowed(lambda: torch.linspace(0.0, 1.0, 5) + torch.arange(5))
+
+    assert torch.equal(made.double(), shadow)
+
+
 def test_a_difference_of_large_numbers_is_found_in_float32() -> None:
     x = 3000.0 + torch.randn(64, 32, generator=torch.Generator().manual_seed(0))
 

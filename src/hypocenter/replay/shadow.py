@@ -1,10 +1,10 @@
 """A step done again with a shadow in float64 behind every value: how much of each result is rounding.
 
 Each operator runs twice, on the values as they are and on their shadows. The shadow of what the program gives (weights,
-inputs) is the value itself; from there on it is what exact arithmetic would have made, but for the rounding of float64.
-Where the two go far apart, the digits that the program computes with mean nothing: positions in bfloat16, a sum too
-long for its format, a difference of large numbers. This is shadow execution, as FpDebug (Benz, Hildebrandt and Hack,
-PLDI 2012) does it for single instructions.
+inputs) is the value itself, and that of a sequence (`arange`) is the one that was asked for; from there on it is what
+exact arithmetic would have made, but for the rounding of float64. Where the two go far apart, the digits that the
+program computes with mean nothing: positions in bfloat16, a sum too long for its format, a difference of large numbers.
+This is shadow execution, as FpDebug (Benz, Hildebrandt and Hack, PLDI 2012) does it for single instructions.
 
 A decision stays the program's: whole numbers, indices, truth values, random draws, and what is rounded to whole numbers
 on purpose are taken as they are. Integers are computed once more in int64: one that differs has wrapped around.
@@ -34,6 +34,7 @@ _NOT_YET = object()
 _SHORT = (torch.float16, torch.bfloat16, torch.float32)
 _STEPS = frozenset({"round", "floor", "ceil", "trunc", "sign", "sgn", "fix", "frac"})
 _WHOLE = frozenset({"add", "sub", "rsub", "mul", "sum", "cumsum", "prod", "cumprod", "neg", "pow", "square", "abs"})
+_SEQUENCES = frozenset({"arange", "linspace", "logspace"})  # made of numbers that the program gives exactly
 _HALF_TO_FLOAT = frozenset({"_softmax", "_log_softmax"})  # their last argument asks for float32 out of float16
 _NARROW = (torch.uint8, torch.int8, torch.int16, torch.int32)
 
@@ -160,7 +161,7 @@ class Shadow(Mode):
                 return out, None
         else:
             out = _NOT_YET
-        if any(t.dtype in _SHORT for t in given):
+        if any(t.dtype in _SHORT for t in given) or (name in _SEQUENCES and kwargs.get("dtype") in _SHORT):
             again = _replaced(args, self.of), {key: _replaced(each, self.of) for key, each in kwargs.items()}
             if name in _HALF_TO_FLOAT:
                 again = (*again[0][:-1], False), again[1]

@@ -48,3 +48,20 @@ def test_a_hole_in_one_of_many_layers_is_told(
 
     found = diagnose(open_run(tmp_path / "run")).findings
     assert [(each.severity, each.param) for each in found if each.code == "HC233"] == told
+
+
+@pytest.mark.parametrize(("held", "severity"), [(3, "warning"), (1, "note")], ids=["the old head", "no head"])
+def test_a_head_that_the_optimizer_holds_the_old_one_of_is_a_warning(tmp_path: Path, held: int, severity: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 10))
+    optimizer = torch.optim.SGD(model[:held].parameters(), lr=0.01)
+    model[2] = nn.Linear(12, 3)  # for another number of classes
+
+    with hypocenter.watch(out=str(tmp_path / "run")):
+        for _ in range(8):
+            model(torch.randn(4, 6)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    found = diagnose(open_run(tmp_path / "run")).findings
+    assert [(each.severity, each.param) for each in found if each.code == "HC233"] == [(severity, "2.weight")]

@@ -213,7 +213,8 @@ class Use(Observer[Observed]):
             if form[0] in masters:
                 continue
             stranger = next((each for each in strangers if strangers[each] > 0 and _is_like(each, form)), form)
-            beside = NOTHING if is_empty else name if name in self._names else STRANGER if strangers[stranger] > 0 else ""
+            replaced = name if name in self._names else STRANGER if strangers[stranger] > 0 else ""
+            beside = NOTHING if is_empty else replaced
             strangers[stranger] -= 1
             step = None if is_part and not beside else self._since(parameter, update)
             if step is not None:
