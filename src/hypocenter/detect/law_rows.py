@@ -116,6 +116,7 @@ How a gradient is off:
     the step before   the gradient of the step before is still in it
     a micro-batch     one micro-batch counts for more or less than the others
     other             something else
+    too many          (site `laws`) so many micro-batches by the number, `call`, that each loss is divided by
     twice             (site `laws`) it is divided by the number of micro-batches, `call`, more than once; the number:
                       how small it is by that
     site `laws`, port `same_draws`        at so many steps that were looked at (the number) torch's generators began
@@ -173,6 +174,7 @@ NOT_REPEATED = "not_repeated"
 NOT_BY_RULE, OVERLAPS = "not_by_rule", "overlaps"
 SKETCH = 16  # numbers
 BETWEEN, GRADIENT, UPDATE = "between", "gradient", "update"  # laws
+TOO_MANY = "too many"
 MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER, TWICE = (
     "missing",
     "factor",

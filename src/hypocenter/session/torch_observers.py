@@ -18,6 +18,7 @@ from hypocenter.session.observers.clipping import Clipping
 from hypocenter.session.observers.collectives import CollectiveValues
 from hypocenter.session.observers.culprit import Culprit
 from hypocenter.session.observers.diary import Diary
+from hypocenter.session.observers.divisor import Divisor
 from hypocenter.session.observers.facts import FactsKeeper
 from hypocenter.session.observers.fresh_state import FreshState
 from hypocenter.session.observers.frozen_moves import FrozenMoves
@@ -67,6 +68,7 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
     *(
         Between,
         Audit,
+        Divisor,
         Use,
         AfterUse,
         Piled,

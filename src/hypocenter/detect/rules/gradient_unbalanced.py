@@ -14,7 +14,8 @@ How it is decided
     rate for the embedding, a mask) is its habit: a parameter counts when it has balanced at two audited steps before,
     or when the gradient of the step before is in it. From the first step on it counts when the program divides by the
     number of its micro-batches, three or more, twice: the loss of each, one division after the other that makes no mean
-    of as many terms, or that and the gradients. The losses of these replays must be those of the run: to four
+    of as many terms, or that and the gradients; and at an update of more micro-batches than the loss of each is divided
+    by, after two of as many. The losses of these replays must be those of the run: to four
     times what they were apart before, and to 32 roundings of float32; after four replays. Where an optimizer updates
     copies of weights or parts of them (ZeRO or masters by hand), the gradient that a copy is given must have to do with
     that of its weight: it counts when their cosine is next to nothing three times in a row and was not before, or is
@@ -41,6 +42,7 @@ from hypocenter.detect.law_rows import (
     NOT_REPEATED,
     SITE,
     STEP_BEFORE,
+    TOO_MANY,
     TWICE,
     UNBALANCED,
 )
@@ -80,7 +82,7 @@ def check(window: Window) -> Iterator[Finding]:
         actual=first.summary.sum,
         why=tuple(_why(first, off)),
         then=("the update follows another gradient than that of its batch",),
-        confidence="likely" if first.module == TWICE else "proven",
+        confidence="likely" if first.module in (TWICE, TOO_MANY) else "proven",
         remedy=_ZERO_GRAD if is_old else None,
     )
 
@@ -113,6 +115,8 @@ def _how(row: Reading) -> str:
         return "is not used, though its micro-batches give one"
     if row.module == TWICE:
         return "is divided twice by the number of micro-batches"
+    if row.module == TOO_MANY:
+        return f"is of {row.summary.sum * row.call:.0f} micro-batches, the loss of each divided by {row.call}"
     if row.module == FACTOR:
         return f"is {row.summary.sum:.3g} times what its micro-batches give"
     if row.module == STEP_BEFORE:
@@ -127,6 +131,9 @@ def _why(first: Reading, off: list[Reading]) -> Iterator[str]:
         yield "the optimizer updates a copy of it, which had its bits at the first update"
         yield f"the gradient of the copy has nothing to do with it: their cosine is {first.summary.sum:.2g}"
         yield f"so it is from step {first.step - first.call} to {first.step}"
+        return
+    if first.module == TOO_MANY:
+        yield f"at the updates before there were {first.call}: some were left over, and their gradients not zeroed"
         return
     if first.module == TWICE:
         yield (
