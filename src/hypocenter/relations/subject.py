@@ -78,6 +78,7 @@ class Ran:
         calls: of modules, if they were to be kept.
         buffers: of modules, as it left them, if calls were to be kept.
         read: storages of tensors that an operation was given.
+        beside: shapes of what code outside of modules made of tensors from outside alone, as labels cut out of a table.
         has_drawn: random numbers were drawn; not known of those of the run.
         is_evaluated: no module was in training mode.
     """
@@ -87,6 +88,7 @@ class Ran:
     calls: list[Call] = field(default_factory=list[Call])
     buffers: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     read: set[int] = field(default_factory=set[int])
+    beside: list[torch.Size] = field(default_factory=list[torch.Size])
     has_drawn: bool = False
     is_evaluated: bool = False
 
@@ -128,6 +130,7 @@ class Subject:
         self.given: list[Given] = []
         self.picking: set[int] = set()
         self.mixing, self._drawn = "", dict[int, str]()  # by slot: what draws whole numbers there
+        self._beside = set[int]()  # slots of what was made of tensors from outside alone
         self._whole: dict[int, list[int]] = {}  # by slot: places in `given` of the whole numbers that it is made of
         for position, event in replayer.events(microbatch):
             self._events[position] = self._own(position, event)
@@ -144,9 +147,12 @@ class Subject:
         kwargs = {key: replace_tensors(value, own) for key, value in event.kwargs.items()}
         is_of_model = event.module is not None and not self._computes_loss(event)
         sources: list[int] | None = []  # the whole numbers that it is made of alone
+        n_given, n_beside = 0, 0
         for key, value in (*enumerate(args), *kwargs.items()):
             for path, tensor in flatten(value):
                 slot, first = PLACEHOLDERS.number(tensor), len(self.given)
+                n_given += 1
+                n_beside += not tensor.requires_grad if slot is None else slot in self._beside
                 is_plain = tensor.layout == torch.strided and not hasattr(tensor, "to_local")
                 if slot is None and tensor is not event.was and is_plain and not tensor.requires_grad:
                     name = f"{key}{path}" if isinstance(key, str) else f"in[{key}]{path}"
@@ -163,6 +169,8 @@ class Subject:
             self.mixing = self.mixing or "a step of learning within this one"  # of weights lent for this call
         if getattr(event.function, "__name__", "") in _DRAWING:
             self._drawn.update(dict.fromkeys(event.slots, f"torch.{event.function.__name__}"))
+        if event.module is None and n_given == n_beside > 0:
+            self._beside.update(event.slots)
         if event.module is None and sources:
             self._whole.update(dict.fromkeys(event.slots, sources))
         return replace(event, args=args, kwargs=kwargs)
@@ -272,6 +280,7 @@ class Subject:
                     ran.outputs.update({(f"out{position}", slot): slots[slot] for slot in event.slots if slot in slots})
             ran.outputs.update(heard.last)
             ran.losses = [slots[slot] for slot in self._microbatch.roots if slot is not None]
+            ran.beside = [slots[slot].shape for slot in self._beside if slot in slots]
             ran.buffers = self._buffers() if keeps else {}
             ran.has_drawn = around.rng is not None and has_drawn(around.rng)
             ran.is_evaluated = not any(each.training for root in self.modules for each in root.modules())

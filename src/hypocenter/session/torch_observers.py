@@ -23,6 +23,7 @@ from hypocenter.session.observers.facts import FactsKeeper
 from hypocenter.session.observers.fresh_state import FreshState
 from hypocenter.session.observers.frozen_moves import FrozenMoves
 from hypocenter.session.observers.frozen_state import FrozenState
+from hypocenter.session.observers.frozen_statistics import FrozenStatistics
 from hypocenter.session.observers.frozen_written import FrozenWritten
 from hypocenter.session.observers.handed_over import HandedOver
 from hypocenter.session.observers.head import HeadGap
@@ -78,7 +79,7 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
     ByRule,  # and what is left is what the optimizer's rule makes
     OwnMemory,  # where nothing else writes
     *(FrozenMoves, FrozenWritten),  # what is frozen stays
-    *(Unmeasured, MovedStatistics),  # norms have measured what they use, in training alone
+    *(Unmeasured, MovedStatistics, FrozenStatistics),  # norms have measured what they use, in training alone
     *(Modes, ClipCalls),  # in the mode of training, clipped where it acts
     *(FreshState, HandedOver),  # and with what was learned of it
     *(

@@ -91,14 +91,16 @@ class HalfCopies(Net):
 def told(
     out: Path, model: nn.Module, *, also: Callable[[nn.Module], None] = lambda model: None,
     others: Callable[[nn.Module], list[torch.optim.Optimizer]] = lambda model: [],
+    trained: Callable[[nn.Module], list[nn.Parameter]] = lambda model: list(model.parameters()), is_given: bool = False,
 ) -> list[tuple[str, str, str]]:  # fmt: skip
     torch.manual_seed(1)
-    with contextlib.redirect_stderr(None), hypocenter.watch(out=str(out)):
-        optimizers = [torch.optim.AdamW(model.parameters(), lr=1e-2), *others(model)]
+    with contextlib.redirect_stderr(None), hypocenter.watch(*([model] if is_given else []), out=str(out)):
+        optimizers = [torch.optim.AdamW(trained(model), lr=1e-2), *others(model)]
         for _ in range(20):
             for optimizer in optimizers:
                 optimizer.zero_grad()
-            (model(torch.randn(8, 6)) - 1.0).square().mean().backward()
+            out_of = model.forward if is_given else model  # a `training_step` is no call of a module either
+            (out_of(torch.randn(8, 6)) - 1.0).square().mean().backward()
             also(model)
             for optimizer in optimizers:
                 optimizer.step()
@@ -137,6 +139,27 @@ def test_it_is_named_from_the_model_down(tmp_path: Path) -> None:
     torch.manual_seed(0)
 
     assert told(tmp_path, in_a_wrapper()) == [("HC233", "warning", "net.layers[0].weight")]
+
+
+def test_layers_that_no_forward_calls_are_found_in_their_list(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+
+    assert told(tmp_path, Listed(), is_given=True) == [("HC233", "warning", "Listed.layers[0].weight")]
+
+
+class Chosen(Net):
+    """Its list holds layers that it has registered, too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = [self.up, self.down]
+
+
+@pytest.mark.parametrize("is_given", [False, True])
+def test_registered_layers_in_a_list_that_the_optimizer_was_not_given(is_given: bool, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+
+    assert told(tmp_path, Chosen(), trained=lambda model: [model.scale], is_given=is_given) == []
 
 
 def by_another(model: nn.Module) -> list[torch.optim.Optimizer]:
@@ -213,3 +236,9 @@ def test_what_is_meant_so_is_not(
     found = told(tmp_path, make(), also=also or (lambda _: None), others=others or (lambda _: []))
 
     assert found == []
+
+
+def test_several_networks_in_a_list_each_with_its_optimizer(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+
+    assert told(tmp_path, Listed(), others=by_another, is_given=True) == []

@@ -4,7 +4,8 @@ What it means
     A batch norm keeps the mean and the variance of what it has seen, for the mode of evaluation. They are still the 0
     and 1 that it was made with: in that mode it normalises nothing. Its momentum is 0; or an average of the weights
     follows the parameters and leaves the buffers as they were. Or it is called in the mode of training by what trains
-    nothing, as an evaluation without `eval()`, whose data its statistics then hold.
+    nothing, as an evaluation without `eval()`, whose data its statistics then hold. Or it was trained, its weight is
+    frozen (`requires_grad_(False)`), and it stays in the mode of training: its statistics are not frozen with it.
 
 How it is decided
     At every eighth step up to the 64th, then at steps that double: mean 0 and variance 1, all of them, at two looks in
@@ -16,13 +17,18 @@ How it is decided
     before one update, and as many as ever before the next; and so once more. Statistics that were begun anew meanwhile
     (`reset_running_stats`) are measured on purpose.
 
+    Or its weight was trained at two looks, one each four updates, and is frozen from then on, at four looks and more,
+    while it is in the mode of training and its statistics move: a note. A warning where what it would give in
+    evaluation, for what it was measured on when it was frozen, has moved by half of its usual size.
+
 What to do
     Leave the momentum at 0.1; copy the buffers into the average, or measure them at its end
     (`torch.optim.swa_utils.update_bn`). Call `model.eval()` before what does not train, and `model.train()` after it.
+    Set what is frozen to evaluation, each time after `model.train()`.
 
 When it is wrong
     A copy whose norms were folded into other layers. Who measures the statistics of what is trained now and then on
-    purpose, without beginning them anew.
+    purpose, without beginning them anew. Who lets the statistics of frozen weights follow new data on purpose.
 """
 
 from __future__ import annotations
@@ -30,7 +36,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import MOVED, UNMEASURED
+from hypocenter.detect.law_rows import FROZEN_STATISTICS, MOVED, MUCH, UNMEASURED
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Remedy
 
@@ -53,6 +59,19 @@ def check(window: Window) -> Iterator[Finding]:
                 ),
                 then=("in the mode of evaluation it uses statistics of other data",),
                 remedy=Remedy(action="evaluate", text="model.eval() before the evaluation, and model.train() after it"),
+            )  # fmt: skip
+        if row.port == FROZEN_STATISTICS:
+            yield Finding(
+                code="HC263", kind="config", severity="warning" if row.summary.sum > MUCH else "note", step=row.call,
+                rank=window.rank, phase="forward", site=row.site, cause="program-error", confidence="likely",
+                title=f"{row.site} is frozen, and its statistics go on moving", limit=MUCH, actual=row.summary.sum,
+                why=(
+                    "it was trained, its weight asks for no gradient any more, and it is in the mode of training",
+                    f"for what it was measured on, what it gives in evaluation has moved by {row.summary.sum:.2g} of "
+                    f"its usual size at step {row.step}",
+                ),
+                then=("what is frozen computes something else in evaluation than when it was frozen",),
+                remedy=Remedy(action="evaluate", text="eval() what is frozen, each time after model.train()"),
             )  # fmt: skip
         if row.port == UNMEASURED:
             is_training = row.module == "training"

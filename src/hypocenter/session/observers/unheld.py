@@ -71,27 +71,36 @@ class Unheld(Observer):
         if not leaves or not update.check.is_finite or framework.optimizer(update.optimizer) is None:
             return
         own = set(map(id, update.parameters))
-        found = {
+        models = [m for m in self.context.names.roots() if any(id(p) in own for p in m.parameters())]
+        registered = {id(p) for model in models for p in model.parameters()}
+        found = {  # a layer that no forward calls, but a `training_step`, has a name of its own
             id(p): (p, name)
             for ref, name in leaves.values()
-            if isinstance(p := ref(), nn.Parameter) and p.grad is not None and (name is None or self._is_made(p))
-        }
+            if isinstance(p := ref(), nn.Parameter) and p.grad is not None
+            and (id(p) not in registered or self._is_made(p))
+        }  # fmt: skip
         if found.keys() <= own or not own & leaves.keys():
             return
         held = {id(p): p for each in self.context.optimizers() for group in each.param_groups for p in group["params"]}
         if found.keys() <= held.keys() or framework.has_copies(list(held.values())):
             return
         others = [p for p in held.values() if isinstance(p, Tensor) and p.grad is not None]
-        for key, (p, _) in found.items():
-            if key not in held and any(_is_of(p, other) for other in others):
-                self._excused[key] = Ref(p)
-        outside = [each for key, each in found.items() if key not in held and not self._is_excused(each[0])]
-        made = sorted(name for _, name in outside if name is not None)
-        told = [(name, "", MADE_ANEW, since) for name in made if (since := self._since(name, update.step)) is not None]
+        inside, outside = self._in_containers(models), found.keys() - held.keys()
+        hidden = [each for each in inside if id(each[2]) in outside]
+        made = {name: p for key, (p, name) in found.items() if name and key in outside and self._is_made(p)}
+        for p in (*made.values(), *(p for _, _, p in hidden)):
+            if any(_is_of(p, other) for other in others):
+                self._excused[id(p)] = Ref(p)
+        excused = {container for _, container, p in inside if self._is_excused(p)}
+        told = [
+            (name, "", MADE_ANEW, since)
+            for name, p in sorted(made.items(), key=lambda each: each[0])
+            if not self._is_excused(p) and (since := self._since(name, update.step)) is not None
+        ]
         told += [
             (name, where, HIDDEN, since)
-            for name, where, p in self._hidden([p for p, name in outside if name is None], own)
-            if self._stays(p) and (since := self._since(id(p), update.step)) is not None
+            for name, where, p in hidden
+            if where not in excused and self._stays(p) and (since := self._since(id(p), update.step)) is not None
         ]
         for name, where, kind, since in told:
             order, n_steps = self.context.clock.next_order(), update.step - since
@@ -123,19 +132,15 @@ class Unheld(Observer):
             return True
         return before.shape == values.shape and bool((before == values).all())
 
-    def _hidden(self, parameters: Sequence[Tensor], own: set[int]) -> list[tuple[str, str, Tensor]]:
-        """Return (name, container, parameter) of those in a container of a model that this optimizer trains."""
-        wanted = set(map(id, parameters))
-        models = [m for m in self.context.names.roots() if any(id(p) in own for p in m.parameters())]
-        inside = {id(module) for model in models for module in model.modules()} if wanted else set[int]()
-        held = [
+    def _in_containers(self, models: Sequence[nn.Module]) -> list[tuple[str, str, Tensor]]:
+        """Return (name, container, parameter) of what lies in a list, tuple or dict of these models."""
+        inside = {id(module) for model in models for module in model.modules()}
+        return [
             (name, container, p)
             for prefix, module in self.context.names.modules()
             if id(module) in inside
             for container, name, p in _in_containers(prefix, module)
         ]
-        excused = {container for _, container, p in held if self._is_excused(p)}
-        return [(name, container, p) for name, container, p in held if id(p) in wanted and container not in excused]
 
 
 def _is_in_a_call() -> bool:
