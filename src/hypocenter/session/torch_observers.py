@@ -23,6 +23,7 @@ from hypocenter.session.observers.fresh_state import FreshState
 from hypocenter.session.observers.frozen_moves import FrozenMoves
 from hypocenter.session.observers.frozen_state import FrozenState
 from hypocenter.session.observers.frozen_written import FrozenWritten
+from hypocenter.session.observers.given import Given
 from hypocenter.session.observers.handed_over import HandedOver
 from hypocenter.session.observers.head import HeadGap
 from hypocenter.session.observers.health import Health
@@ -63,6 +64,7 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
     *(LocalGradients, CollectiveValues),  # each rank's own part, before it is added to the others'
     *(Scaling, Schedules, Autocast, Loggers),  # mixed precision used in a way that breaks it
     *(LostUpdates, FrozenState, Averages, Accumulation, Hyperparameters, HeadGap),  # what low precision rounds away
+    Given,  # what a forward was given is there until its backward has used it
     *(Arrivals, TokenWeights, Recompute),  # what becomes of the gradient of a micro-batch
     *(
         Between,
