@@ -130,7 +130,9 @@ How a gradient is off:
                                           its own lie, and have changed since `state_dict` gave them
     site `laws`, port `same_order`        so many passes in a row the sampler `module` has drawn the order of the first
     site `laws`, port `piled`             at so many updates in a row the gradients that are used hold those which were
-                                          there when the optimizer `module`, of other parameters, made its own
+                                          there when the optimizer `module`, of other parameters, made its own;
+                                          `op`: their share, where the first update was made without them and another
+                                          line's backward has left them
     site `laws`, port `alike_workers`     in each of so many workers of a loader `module` draws the same random numbers
     site <parameter>, port `frozen_moves`  it was trained, does not ask for a gradient any more, has none but 0 or
                                           (`op` "old") the one it had before, and each of so many updates of the

@@ -83,6 +83,7 @@ _THEN = {
     NEVER: "it does not learn",
     NEVER_USED: "it does not learn",
 }
+PILED_MATTERS = 0.01  # share of the gradient
 
 
 @rule("HC233", "stagnation", severity="warning", reads=("optimizer",), asked="rows")
@@ -135,7 +136,11 @@ def check(window: Window) -> Iterator[Finding]:
                 "made its step, and were added to"
             )
             title = "gradients of another optimizer's loss are in this update"
-            yield _finding(window, [row], "note", title, window.step, why)
+            share = float(row.op or 0)
+            severity = "warning" if share > PILED_MATTERS else "note"
+            found = _finding(window, [row], severity, title, window.step, why)
+            more = f"the first update was made without; now {share:.0%} is of a backward for the other, a step before"
+            yield replace(found, why=(*found.why, *([more] if share else [])))
         elif row.port in (USED_TWICE, NOT_USED):
             severity: Severity = "note" if row.module == ALL else "warning"
             yield _finding(window, [row], severity, *_of_use(window.step, row))
