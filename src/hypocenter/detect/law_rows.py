@@ -154,6 +154,9 @@ How a gradient is off:
     site <parameter>, port `far_away`     at its first update an average has nothing to do with its source: the cosine
                                           of the angle between the two
     site <parameter>, port `forgets`      an average goes so much of the way to its source at each update, but not all
+    site <parameter>, port `untied`       it and the parameter in `names` were one when the optimizer of step `call`
+                                          made its first update, and are two with the same values; the number: how
+                                          many like it
     site <input>, port `given_changed`    so many of `call` elements that were looked at of what micro-batch `op` was
                                           given were others when its backward was over, which needed them; no
                                           operation of torch had written to it; `module`: where it was given
@@ -198,7 +201,7 @@ STATE_OF_ANOTHER = "state_of_another"
 MOVED, FROZEN_WRITTEN = "moved", "frozen_written"
 OF_ANOTHER = "of_another"
 SAME_DRAWS, ALIKE, NOT_LOADED, CHANGED_AFTER = "same_draws", "alike", "not_loaded", "changed_after"
-GIVEN_CHANGED = "given_changed"
+GIVEN_CHANGED, UNTIED = "given_changed", "untied"
 AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY = "away", "elsewhere", "left_behind", "far_away"
 FORGETS = "forgets"
 ALWAYS, OLD = "always", "old"

@@ -48,6 +48,7 @@ from hypocenter.session.observers.schedules import Schedules
 from hypocenter.session.observers.sdc import SdcCheck
 from hypocenter.session.observers.still_parameters import StillParameters
 from hypocenter.session.observers.streams import Streams
+from hypocenter.session.observers.ties import Ties
 from hypocenter.session.observers.token_weights import TokenWeights
 from hypocenter.session.observers.unheld import Unheld
 from hypocenter.session.observers.unmeasured import Unmeasured
@@ -80,7 +81,7 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
     *(FrozenMoves, FrozenWritten),  # what is frozen stays
     *(Unmeasured, MovedStatistics),  # norms have measured what they use, in training alone
     *(Modes, ClipCalls),  # in the mode of training, clipped where it acts
-    *(FreshState, HandedOver),  # and with what was learned of it
+    *(FreshState, HandedOver, Ties),  # and with what was learned of it
     *(
         SameDraws,
         Pairs,
