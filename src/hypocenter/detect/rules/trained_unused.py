@@ -28,7 +28,9 @@ How it is decided
     passes since the last update, and four times as many as any update before had. At steps of `--audit` with more
     micro-batches than usual, of one rank: those that the gradient which is used is not made of, although their losses
     and gradients are no larger than what was used at the updates before. Who leaves out an update on purpose, because
-    its loss or gradient is too large or not finite, is not spoken of.
+    its loss or gradient is too large or not finite, is not spoken of. Gradients that were there when another optimizer
+    stepped, at four updates in a row: a note, and a warning where they are more than 1 % of what is used, the very
+    first update of all was made without them, and other lines called backward for them than after.
 
 What to do
     Give the parameter to the optimizer, or tell the program that it is not trained: `requires_grad_(False)`. Make the
