@@ -131,7 +131,9 @@ How a gradient is off:
                                           its own lie, and have changed since `state_dict` gave them
     site `laws`, port `same_order`        so many passes in a row the sampler `module` has drawn the order of the first
     site `laws`, port `piled`             at so many updates in a row the gradients that are used hold those which were
-                                          there when the optimizer `module`, of other parameters, made its own
+                                          there when the optimizer `module`, of other parameters, made its own;
+                                          `op`: their share, where the first update was made without them and another
+                                          line's backward has left them
     site `laws`, port `alike_workers`     in each of so many workers of a loader `module` draws the same random numbers
     site <parameter>, port `frozen_moves`  it was trained, does not ask for a gradient any more, has none but 0 or
                                           (`op` "old") the one it had before, and each of so many updates of the
@@ -155,6 +157,12 @@ How a gradient is off:
     site <parameter>, port `forgets`      an average goes so much of the way to its source at each update, but not all
     site <parameter>, port `own_average`  the program has averaged it with itself before so many updates: the average
                                           and the weight are one memory; `call`: so many parameters the last time
+    site <parameter>, port `untied`       it and the parameter in `names` were one when the optimizer of step `call`
+                                          made its first update, and are two with the same values; the number: how
+                                          many like it
+    site <input>, port `given_changed`    so many of `call` elements that were looked at of what micro-batch `op` was
+                                          given were others when its backward was over, which needed them; no
+                                          operation of torch had written to it; `module`: where it was given
     site <parameter>, port `changed_after`  its gradient was another one after each of so many updates (the number) than
                                           in them, and then no update used it
 """
@@ -198,6 +206,7 @@ MOVED, FROZEN_WRITTEN, FROZEN_STATISTICS = "moved", "frozen_written", "frozen_st
 MUCH = 0.5  # of the usual size of what a norm gives: two rows a channel, momentum 0.1, move it by a third at random
 OF_ANOTHER = "of_another"
 SAME_DRAWS, ALIKE, NOT_LOADED, CHANGED_AFTER = "same_draws", "alike", "not_loaded", "changed_after"
+GIVEN_CHANGED, UNTIED = "given_changed", "untied"
 AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY = "away", "elsewhere", "left_behind", "far_away"
 FORGETS = "forgets"
 OWN_AVERAGE = "own_average"

@@ -195,7 +195,7 @@ class Replayer:
         for _, event in self._tape.slice(microbatch):
             for suffix, tensor in tensors((event.args, event.kwargs)):
                 if PLACEHOLDERS.number(tensor) is None and not self._is_parameter(tensor):
-                    name = suffix.removeprefix("[0]").removeprefix("[1]") or suffix
+                    name = suffix[len("[0]") :] or suffix
                     found.append((f"batch{name}" if event.module is not None else f"loss input{name}", tensor))
         return found
 

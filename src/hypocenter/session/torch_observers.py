@@ -25,6 +25,7 @@ from hypocenter.session.observers.frozen_moves import FrozenMoves
 from hypocenter.session.observers.frozen_state import FrozenState
 from hypocenter.session.observers.frozen_statistics import FrozenStatistics
 from hypocenter.session.observers.frozen_written import FrozenWritten
+from hypocenter.session.observers.given import Given
 from hypocenter.session.observers.handed_over import HandedOver
 from hypocenter.session.observers.head import HeadGap
 from hypocenter.session.observers.health import Health
@@ -49,6 +50,7 @@ from hypocenter.session.observers.schedules import Schedules
 from hypocenter.session.observers.sdc import SdcCheck
 from hypocenter.session.observers.still_parameters import StillParameters
 from hypocenter.session.observers.streams import Streams
+from hypocenter.session.observers.ties import Ties
 from hypocenter.session.observers.token_weights import TokenWeights
 from hypocenter.session.observers.unheld import Unheld
 from hypocenter.session.observers.unmeasured import Unmeasured
@@ -65,6 +67,7 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
     *(LocalGradients, CollectiveValues),  # each rank's own part, before it is added to the others'
     *(Scaling, Schedules, Autocast, Loggers),  # mixed precision used in a way that breaks it
     *(LostUpdates, FrozenState, Averages, Accumulation, Hyperparameters, HeadGap),  # what low precision rounds away
+    Given,  # what a forward was given is there until its backward has used it
     *(Arrivals, TokenWeights, Recompute),  # what becomes of the gradient of a micro-batch
     *(
         Between,
@@ -81,7 +84,7 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
     *(FrozenMoves, FrozenWritten),  # what is frozen stays
     *(Unmeasured, MovedStatistics, FrozenStatistics),  # norms have measured what they use, in training alone
     *(Modes, ClipCalls),  # in the mode of training, clipped where it acts
-    *(FreshState, HandedOver),  # and with what was learned of it
+    *(FreshState, HandedOver, Ties),  # and with what was learned of it
     *(
         SameDraws,
         Pairs,

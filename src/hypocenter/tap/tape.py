@@ -66,6 +66,7 @@ class External:
 
     tensor: torch.Tensor
     version: int
+    seen: torch.Tensor | None = None  # some of its values then, at steps at which somebody compares them
 
 
 Left = tuple[weakref.ref[torch.nn.Module], str]
@@ -141,6 +142,7 @@ class Tape:
         self._looked_at: set[int] = set()  # slots whose numbers the program has read
         self.leaves: dict[int, torch.Tensor] = {}  # trainable ones that events have read outside of modules
         self.broken = ""  # why what was recorded is not complete
+        self.look: Callable[[torch.Tensor], torch.Tensor | None] | None = None  # what it gives is kept with externals
         self._keep_bytes, self._max_events = keep_bytes, max_events
         self._aliases: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # id -> original, alias
         self._kept_bytes = 0
@@ -236,7 +238,8 @@ class Tape:
                     return PLACEHOLDERS.get(number)
                 is_cut = True
             alias = self._alias(tensor, is_operand=event.module is None)
-            event.externals.append(External(alias, version_of(tensor)))
+            seen = None if self.look is None else self.look(alias)
+            event.externals.append(External(alias, version_of(tensor), seen))
             return alias
 
         event.args = _kept(args, keep)
@@ -556,8 +559,9 @@ class Tape:
         if not (self._n_slots or self.events or self.microbatches or self._aliases or self.leaves or self.broken):
             self._looked_at.clear()
             return  # nothing was noted
-        kept, slot_of, aliases = self._unspent(), self._slot_of, self._aliases
+        kept, slot_of, aliases, look = self._unspent(), self._slot_of, self._aliases, self.look
         self.__init__(self._keep_bytes, self._max_events)  # type: ignore[misc]
+        self.look = look
         if not kept:
             return
         numbers: dict[int, int] = {}

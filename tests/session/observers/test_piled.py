@@ -60,17 +60,62 @@ def one_loss(maker: Pair, critic: Pair) -> None:
         optimizer.step()
 
 
+def polluted(maker: Pair, critic: Pair) -> None:
+    """The critic goes first, and its gradients are cleared after its own step only."""
+    fake = maker[0](torch.randn(8, 4))
+    (critic[0](torch.randn(8, 4)) - critic[0](fake.detach())).mean().backward()
+    critic[1].step()
+    critic[1].zero_grad()
+    maker[1].zero_grad()
+    critic[0](fake).square().mean().backward()
+    maker[1].step()
+
+
+def clears_before(maker: Pair, critic: Pair) -> None:
+    critic[1].zero_grad()
+    polluted(maker, critic)
+
+
+def in_turn(maker: Pair, critic: Pair) -> None:
+    """One loss, and each of two optimizers uses what has come together since its last update."""
+    for _, optimizer in (critic, maker):
+        critic[0](maker[0](torch.randn(8, 4))).square().mean().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+def two_heads(head: Pair, body: Pair) -> None:
+    """A body learns of two losses, of which one has an optimizer of its own."""
+    hidden = torch.randn(8, 4)
+    (body[0](hidden) * head[0](hidden).mean()).mean().backward()
+    head[1].step()
+    head[1].zero_grad()
+    body[0](torch.randn(8, 4)).square().mean().backward()
+    body[1].step()
+    body[1].zero_grad()
+
+
+@pytest.mark.parametrize(
+    ("turn", "severities"),
+    [(polluted, {"warning"}), (clears_before, set()), (in_turn, {"note"}), (two_heads, {"note"})],
+)
+def test_what_was_left_in_the_step_before_is_a_warning(turn: Turn, severities: set[str], tmp_path: Path) -> None:
+    assert told(turn, tmp_path) == severities
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("turn", "n"), [(piles, 1), (zeroes_first, 0), (zeroes_in_place, 0), (detaches, 0), (one_loss, 0)]
 )
 def test_what_another_loss_has_left_and_is_used(turn: Turn, n: int, tmp_path: Path) -> None:
+    assert told(turn, tmp_path) == {"note" for _ in range(n)}
+
+
+def told(turn: Turn, out: Path) -> set[str]:
     torch.manual_seed(0)
     maker, critic = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 4)), nn.Linear(4, 1)
     both = [(model, torch.optim.Adam(model.parameters(), 1e-3)) for model in (maker, critic)]
-    with contextlib.redirect_stderr(None), hypocenter.watch(out=str(tmp_path)):
+    with contextlib.redirect_stderr(None), hypocenter.watch(out=str(out)):
         for _ in range(10):
             turn(*both)
-
-    said = [each.severity for each in findings(tmp_path) if "another optimizer's loss" in each.title]
-    assert set(said) == {"note" for _ in range(n)}
+    return {each.severity for each in findings(out) if "another optimizer's loss" in each.title}

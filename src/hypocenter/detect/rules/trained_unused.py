@@ -28,7 +28,9 @@ How it is decided
     passes since the last update, and four times as many as any update before had. At steps of `--audit` with more
     micro-batches than usual, of one rank: those that the gradient which is used is not made of, although their losses
     and gradients are no larger than what was used at the updates before. Who leaves out an update on purpose, because
-    its loss or gradient is too large or not finite, is not spoken of.
+    its loss or gradient is too large or not finite, is not spoken of. Gradients that were there when another optimizer
+    stepped, at four updates in a row: a note, and a warning where they are more than 1 % of what is used, the very
+    first update of all was made without them, and other lines called backward for them than after.
 
 What to do
     Give the parameter to the optimizer, or tell the program that it is not trained: `requires_grad_(False)`. Make the
@@ -83,6 +85,7 @@ _THEN = {
     NEVER: "it does not learn",
     NEVER_USED: "it does not learn",
 }
+PILED_MATTERS = 0.01  # share of the gradient
 
 
 @rule("HC233", "stagnation", severity="warning", reads=("optimizer",), asked="rows")
@@ -135,7 +138,11 @@ def check(window: Window) -> Iterator[Finding]:
                 "made its step, and were added to"
             )
             title = "gradients of another optimizer's loss are in this update"
-            yield _finding(window, [row], "note", title, window.step, why)
+            share = float(row.op or 0)
+            severity = "warning" if share > PILED_MATTERS else "note"
+            found = _finding(window, [row], severity, title, window.step, why)
+            more = f"the first update was made without; now {share:.0%} is of a backward for the other, a step before"
+            yield replace(found, why=(*found.why, *([more] if share else [])))
         elif row.port in (USED_TWICE, NOT_USED):
             severity: Severity = "note" if row.module == ALL else "warning"
             yield _finding(window, [row], severity, *_of_use(window.step, row))

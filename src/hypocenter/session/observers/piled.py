@@ -2,22 +2,31 @@
 
 Where models take turns (a generator and its critic), the loss of one often reaches the parameters of the other. Who
 does not detach it, and sets gradients to zero only after a step, adds the two. A program may mean that: it is a note.
+It does not mean it where the first update of this optimizer, before any of another, was made without, and from the
+second on each uses what another line's backward has left in the step before: then the row says which share that is.
 """
 
 from __future__ import annotations
 
+import sys
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from hypocenter.detect.law_rows import PILED, SITE
+from hypocenter.nouns import replace
 from hypocenter.session.events import Observed, Observer, Update
 from hypocenter.session.observers.optimizer_rows import number_row
+from hypocenter.tap.source import user_frame
 from hypocenter.tap.weakly import Ref
 
 TIMES = 4  # updates in a row
 FEW = 4  # parameters of an optimizer
 LAST = 32  # step: what a program does, it does from the first one on
+MOST_BACKWARDS = 1024  # whose lines are remembered
+
+_Line = tuple[str, int]
 
 
 @dataclass(slots=True)
@@ -27,6 +36,8 @@ class _Left:
     gradients: Sequence[tuple[Ref[Any], Ref[Any], int]]  # parameter, gradient, version
     n_backwards: int  # before it
     other: str
+    lines: frozenset[_Line]  # that called backward since the last update of this optimizer
+    values: Sequence[Any]  # copies of samples
 
 
 class Piled(Observer[Observed]):
@@ -40,10 +51,21 @@ class Piled(Observer[Observed]):
         self._some: dict[int, Sequence[Ref[Any]]] = {}  # by id of an optimizer: some of its parameters
         self._left: dict[int, _Left] = {}
         self._n_piled: dict[int, int] = {}
+        self._n_at_update: dict[int, int] = {}  # backwards before the last update of an optimizer
+        self._lines: deque[_Line] = deque(maxlen=MOST_BACKWARDS)
+        self._first: int | None = None  # the optimizer that was the first of all to make an update
+        self._deferred = context.framework.deferred()
 
     def before_backward(self, roots: Sequence[Any]) -> None:
-        """Count the backward."""
+        """Count the backward, and note which line of the program called it."""
         self._n_backwards += 1
+        frame = user_frame(sys._getframe(1))
+        self._lines.append(("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno))
+
+    def _lines_since(self, n_backwards: int) -> frozenset[_Line]:
+        """Return the lines that called backward since there had been so many."""
+        n = self._n_backwards - n_backwards
+        return frozenset([*self._lines][-n:]) if n else frozenset()
 
     def before_update(self, update: Update) -> None:
         """Find out if the gradients hold what another optimizer's update has left in them."""
@@ -62,9 +84,9 @@ class Piled(Observer[Observed]):
             )  # fmt: skip
             self._n_piled[key] = self._n_piled.get(key, 0) + 1 if is_piled else 0
             if self._n_piled[key] == TIMES:
-                order = self.context.clock.next_order()
-                row = number_row(SITE, PILED, update.step, order, TIMES, module=left.other)
-                self.rows.append(row)
+                self._tell(left, [g for g, _ in still], is_meant=key != self._first)
+        self._first = key if self._first is None else self._first
+        self._n_at_update[key] = self._n_backwards
         own = {id(p) for p in update.parameters}
         for other, refs in self._some.items():
             some = [p for ref in refs if (p := ref()) is not None]
@@ -72,5 +94,31 @@ class Piled(Observer[Observed]):
             if other != key and len(with_gradients) == len(refs):
                 versions = framework.versions([p.grad for p in with_gradients])
                 kept = [(Ref(p), Ref(p.grad), v) for p, v in zip(with_gradients, versions, strict=True)]
-                self._left[other] = _Left(kept, self._n_backwards, type(update.optimizer).__name__)
+                held = [framework.sample(p.grad) for p in with_gradients] if other == self._first else []
+                self._left[other] = _Left(
+                    kept, self._n_backwards, type(update.optimizer).__name__,
+                    self._lines_since(self._n_at_update[other]), framework.copies([v for v in held if v is not None]),
+                )  # fmt: skip
         self._some[key] = [Ref(p) for p, _ in update.gradients[:FEW]]
+
+    def _tell(self, left: _Left, gradients: Sequence[Any], *, is_meant: bool) -> None:
+        """Write the row: with the share of what was left, if the program cannot mean it."""
+        framework = self.context.framework
+        used = [found for g in gradients if (found := framework.sample(g)) is not None]
+        is_meant = is_meant or not left.lines.isdisjoint(self._lines_since(left.n_backwards))
+        if is_meant or len(used) != len(left.values) or not used:
+            self._add(left.other, "")
+            return
+        wide = [(framework.wide(a), framework.wide(b)) for a, b in zip(left.values, used, strict=True)]
+        numbers = [sum((a * a).sum() for a, _ in wide), sum(((b - a) * (b - a)).sum() for a, b in wide)]
+
+        def read(host: Sequence[float]) -> None:
+            before, own = (max(0.0, n) ** 0.5 for n in host)
+            self._add(left.other, f"{before / (before + own):.3g}" if before + own > 0 else "")
+
+        self._deferred.add(framework.xp.stack(numbers), read)
+
+    def _add(self, other: str, share: str) -> None:
+        clock = self.context.clock
+        row = number_row(SITE, PILED, clock.step, clock.next_order(), TIMES, module=other)
+        self.rows.append(replace(row, op=share))

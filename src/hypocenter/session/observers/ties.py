@@ -1,0 +1,124 @@
+"""The law "ties": names that were one parameter stay one. For HC265.
+
+Which names are one parameter is noted when an optimizer makes its first update, and looked at when a later one does: a
+model that was made or loaded anew has another optimizer too. Two that were one and are two now count only where they
+hold the same values, bit for bit, and these are near what the one had: a second model that was made untied begins with
+values of its own, if also with the same in all its layers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hypocenter import schedule
+from hypocenter.detect.law_rows import UNTIED
+from hypocenter.nouns import replace
+from hypocenter.session.observer import Context, Observer, Update
+from hypocenter.session.observers.optimizer_rows import number_row
+from hypocenter.session.observers.sampled import sample
+from hypocenter.tap.gradients import to_host
+from hypocenter.tap.names import class_name, unwrap, walk
+from hypocenter.tap.weakly import Ref
+
+MOST = 256  # pairs of names
+ELEMENTS = 256  # of a tied parameter, kept at the first update of each optimizer and at steps of `doubling`
+NEAR = 0.5  # of its norm: another beginning is further away
+
+_Pair = tuple[str, str, str]  # class of a model, two names in it
+
+
+@dataclass(slots=True)
+class _Tie:
+    """Two names of one parameter, when they were one, and values that it had later."""
+
+    parameter: Ref[Any]
+    step: int
+    values: Tensor | None = None
+
+
+class Ties(Observer):
+    """Writes a row for the first two names that were one parameter and are two copies of it."""
+
+    def __init__(self, context: Context) -> None:
+        super().__init__(context)
+        self._seen: dict[int, Ref[Any]] = {}  # optimizers that have made an update
+        self._tied: dict[_Pair, _Tie] = {}
+        self._is_told = False
+        self._is_due = schedule.parse("doubling")
+
+    def before_update(self, update: Update) -> None:
+        """Look when an optimizer makes its first update."""
+        optimizer = update.optimizer
+        known = self._seen.get(id(optimizer))
+        if optimizer is None or self._is_told or (known is not None and known() is optimizer):
+            return
+        self._seen[id(optimizer)] = Ref(optimizer)
+        own = {id(p) for p in update.parameters}
+        for root in self.context.names.roots():
+            named = _named(root)
+            if own.isdisjoint(map(id, named.values())):
+                continue
+            kind = class_name(unwrap(root))
+            copies = [
+                (a, b) for (of, a, b), tie in self._tied.items() if of == kind and a in named and b in named
+                and id(named[a]) in own and _are_two(named[a], named[b], tie.values)
+            ]  # fmt: skip
+            if copies:
+                self._tell(update.step, kind, copies)
+                return
+            first: dict[int, str] = {}
+            for name, parameter in named.items():
+                one = first.setdefault(id(parameter), name)
+                if one is not name and len(self._tied) < MOST:
+                    tie = self._tied.setdefault((kind, one, name), _Tie(Ref(parameter), update.step))
+                    tie.parameter = Ref(parameter)
+
+    def after_update(self, update: Update) -> None:
+        """Keep values of what is tied, at some steps."""
+        if not self._tied or self._is_told or not self._is_due(update.step):
+            return
+        for tie in self._tied.values():
+            parameter = tie.parameter()
+            values = None if parameter is None else sample(parameter.detach(), ELEMENTS)
+            tie.values = tie.values if values is None else values.clone()
+
+    def _tell(self, step: int, kind: str, copies: list[tuple[str, str]]) -> None:
+        self._is_told = True
+        one, other = copies[0]
+        order, when = self.context.clock.next_order(), self._tied[kind, one, other].step
+        row = number_row(other, UNTIED, step, order, float(len(copies)), call=when)
+        self.rows.append(replace(row, names=(one,)))
+
+
+def _named(root: nn.Module) -> dict[str, Tensor]:
+    """Return the parameters of a model by all their names in it, without those of wrappers."""
+    return {
+        f"{name}.{key}" if name else key: parameter
+        for name, module in walk(root)
+        for key, parameter in module._parameters.items()
+        if parameter is not None
+    }
+
+
+def _are_two(one: Tensor, other: Tensor, was: Tensor | None) -> bool:
+    """Return whether two parameters are trained apart, and hold the same values, near those that one of them had.
+
+    Waits for the device.
+    """
+    if one is other or not (one.requires_grad and other.requires_grad):
+        return False
+    if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
+        return False
+    a, b = sample(one.detach(), ELEMENTS), sample(other.detach(), ELEMENTS)
+    if a is None or b is None or was is None or was.shape != a.shape or was.device != a.device:
+        return False
+    with torch.no_grad():
+        n_other, n_new, gap, size = to_host([
+            (a != b).sum().float(), (a != a.reshape(-1)[0]).sum().float(),
+            (a.float() - was.float()).norm(), was.float().norm(),
+        ])  # fmt: skip
+    return n_other == 0 and n_new > 0 and gap <= NEAR * size
