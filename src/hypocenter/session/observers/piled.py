@@ -97,7 +97,7 @@ class Piled(Observer[Observed]):
                 held = [framework.sample(p.grad) for p in with_gradients] if other == self._first else []
                 self._left[other] = _Left(
                     kept, self._n_backwards, type(update.optimizer).__name__,
-                    self._lines_since(self._n_at_update[other]), framework.copies([v for v in held if v is not None]),
+                    self._lines_since(self._n_at_update[other]), [framework.copied(v) for v in held if v is not None],
                 )  # fmt: skip
         self._some[key] = [Ref(p) for p, _ in update.gradients[:FEW]]
 
