@@ -118,7 +118,8 @@ def _how(row: Reading) -> str:
     if row.module == TOO_MANY:
         return f"is of {row.summary.sum * row.call:.0f} micro-batches, the loss of each divided by {row.call}"
     if row.module == FACTOR:
-        return f"is {row.summary.sum:.3g} times what its micro-batches give"
+        digits = 6 if abs(row.summary.sum - 1.0) < 0.005 else 3
+        return f"is {row.summary.sum:.{digits}g} times what its micro-batches give"
     if row.module == STEP_BEFORE:
         return "still holds that of the step before"
     if row.module == MICROBATCH:

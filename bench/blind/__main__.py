@@ -1,0 +1,99 @@
+"""`python -m bench.blind [NAME ...] [--audit every=1] [--twins] [--jobs N]`: what is said of each program.
+
+Each is recorded by `hypocenter run` in a process of its own (those of several ranks under torchrun) and diagnosed. The
+exit code is 1 when one is not told what `expected.toml` says, or a healthy twin is warned of.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hypocenter.diagnose.diagnosis import diagnose
+from hypocenter.record.reader import open_run
+
+if sys.version_info >= (3, 11):
+    import tomllib
+else:
+    import tomli as tomllib
+
+HERE = Path(__file__).parent
+PROGRAMS = HERE / "programs"
+LIMIT_S = 600.0
+AGAIN = "checkpoint written"  # says the first of two processes, which is not watched
+FOR_SEVERAL = "# RANKS"  # begins the first line of a program for two ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """Of one program: (code, step) of each warning and error; `failed`: why there is no diagnosis."""
+
+    name: str
+    alarms: tuple[tuple[str, int], ...]
+    failed: str = ""
+
+
+def main() -> int:
+    """Run the programs, print a table."""
+    parser = argparse.ArgumentParser(prog="python -m bench.blind", description=__doc__)
+    parser.add_argument("names", nargs="*", help="beginnings of names; without any, all")
+    parser.add_argument("--audit", default="", help="as of `hypocenter run`")
+    parser.add_argument("--twins", action="store_true", help="the healthy ones")
+    parser.add_argument("--jobs", type=int, default=2)
+    asked = parser.parse_args()
+    expected = tomllib.loads((HERE / "expected.toml").read_text(encoding="utf-8"))
+    names = [name for name in expected if name.startswith(tuple(asked.names or [""]))]
+    with tempfile.TemporaryDirectory(prefix="hypocenter-blind-") as folder, ThreadPoolExecutor(asked.jobs) as jobs:
+        all_told = jobs.map(lambda name: _told(name, Path(folder) / name, asked.audit, is_twin=asked.twins), names)
+        n_wrong = n_found = 0
+        for told in all_told:
+            is_right = _show(told, expected[told.name], is_twin=asked.twins)
+            n_wrong += not is_right
+            n_found += bool(told.alarms)
+    print(f"{len(names)} programs, {n_found} with a warning or an error, {n_wrong} otherwise than expected")
+    return int(n_wrong > 0)
+
+
+def _told(name: str, folder: Path, audit: str, *, is_twin: bool) -> Told:
+    program, out = PROGRAMS / f"{name}.py", folder / "run"
+    folder.mkdir()
+    is_for_several = program.read_text(encoding="utf-8").startswith(FOR_SEVERAL)
+    launcher = ["torchrun", "--standalone", "--nproc-per-node", "2"] if is_for_several else ["python"]
+    options = ["--out", str(out), *(["--audit", audit] if audit else [])]
+    environment = os.environ | {"FAULT": "0" if is_twin else "1", "OMP_NUM_THREADS": "1", "BLIND_FOLDER": str(folder)}
+    command = [sys.executable, "-m", "hypocenter", "run", *options, *launcher, str(program)]
+    if AGAIN in program.read_text(encoding="utf-8"):
+        subprocess.run(
+            [sys.executable, str(program)], env=environment, cwd=folder, capture_output=True, timeout=LIMIT_S
+        )
+    try:
+        ended = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
+    except subprocess.TimeoutExpired:
+        return Told(name, (), "it did not end")
+    if "FINAL" not in ended.stdout:
+        return Told(name, (), ended.stderr.strip().rpartition("\n")[2][:200])
+    found = diagnose(open_run(out)).findings
+    return Told(name, tuple((f.code, f.step) for f in found if f.severity in ("warning", "error")))
+
+
+def _show(told: Told, expected: dict[str, Any], *, is_twin: bool) -> bool:
+    """Print a row; return whether it is as expected."""
+    codes = () if is_twin else tuple(expected.get("codes", ()))
+    first = [code for code, _ in told.alarms]
+    is_right = not told.failed and (bool(set(codes) & set(first)) if codes else not (is_twin and first))
+    said = ", ".join(f"{code} at step {step}" for code, step in told.alarms) or told.failed or "nothing"
+    begins = "" if is_twin else f" (begins at {expected['begins']})"
+    missed = "" if is_twin or codes else f" [{expected.get('missed', '')}]"
+    print(f"{'right' if is_right else 'WRONG'}  {told.name}{begins}: {said}{missed}", flush=True)
+    return is_right
+
+
+if __name__ == "__main__":
+    sys.exit(main())
