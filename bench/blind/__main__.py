@@ -69,11 +69,9 @@ def _told(name: str, folder: Path, audit: str, *, is_twin: bool) -> Told:
     options = ["--out", str(out), *(["--audit", audit] if audit else [])]
     environment = os.environ | {"FAULT": "0" if is_twin else "1", "OMP_NUM_THREADS": "1", "BLIND_FOLDER": str(folder)}
     command = [sys.executable, "-m", "hypocenter", "run", *options, *launcher, str(program)]
-    if AGAIN in program.read_text(encoding="utf-8"):
-        subprocess.run(
-            [sys.executable, str(program)], env=environment, cwd=folder, capture_output=True, timeout=LIMIT_S
-        )
     try:
+        if AGAIN in program.read_text(encoding="utf-8"):
+            subprocess.run(["python", str(program)], env=environment, cwd=folder, capture_output=True, timeout=LIMIT_S)
         ended = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
     except subprocess.TimeoutExpired:
         return Told(name, (), "it did not end")

@@ -100,12 +100,15 @@ _OUT_OF_STEP: dict[str, tuple[Severity, str, str, str]] = {
 
 def _out_of_step(window: Window, row: Reading) -> Finding:
     severity, title, why, then = _OUT_OF_STEP[row.site]
+    remedy = Remedy(action="step-once", text="one step of the schedule for each update of its own optimizer")
+    if row.site == STATE_ANEW:
+        remedy = Remedy(action="restore-state", text="restore the optimizer's state_dict with that of the schedule")
     words = {"name": row.module, "n": ENOUGH, "value": row.summary.sum, "lines": ", ".join(row.names or ())}
     return Finding(
         code="HC214", kind="config", severity=severity, step=window.step, rank=window.rank, phase="optimizer",
         site="lr", port="value", title=title.format(**words), cause="config-mismatch",
         confidence="proven" if severity == "warning" else "likely", why=(why.format(**words),), then=(then,),
-        remedy=Remedy(action="step-once", text="one step of the schedule for each update of its own optimizer"),
+        remedy=remedy,
     )  # fmt: skip
 
 
