@@ -21,7 +21,7 @@ BEGINS, BEGUN = "session/observers/test_begins.py", "session/observers/test_begu
 LAWS, LOSSES = "session/observers/test_laws.py", "relations/test_losses.py"
 FIELDS, VALUES = "session/observers/test_fields.py", "mindspore/test_rules_of_values.py"
 ELSEWHERE = {
-    "HC102": "session/test_compile.py::test_what_a_compiled_step_uses_is_looked_into",
+    "HC102": "session/test_torch_func.py::test_vmap_in_the_loss_is_a_part_of_the_step",
     "HC103": f"{VALUES}::test_hc103_an_update_breaks_a_parameter",
     "HC104": "session/test_inference.py::test_the_operation_of_the_first_bad_output_is_named",
     "HC105": f"{VALUES}::test_hc105_a_norm_turns_its_input_into_zeros",
@@ -59,6 +59,8 @@ ELSEWHERE = {
     "HC261": "session/observers/test_mixtures.py::test_what_is_no_average_is_told_once",
     "HC262": f"{BEGUN}::test_what_is_frozen_and_moves_is_told",
     "HC263": f"{BEGUN}::test_a_norm_that_measures_nothing_is_told",
+    "HC264": "session/observers/test_given.py::test_inputs_that_are_written_over_before_backward",
+    "HC265": "session/observers/test_ties.py::test_a_tie_that_is_not_made_again",
     "HC305": "ranks/test_replicas.py::test_other_faults",
     "HC306": "ranks/test_replicas.py::test_other_faults",
     "HC308": "ranks/test_laws_over_ranks.py::test_what_breaks_a_law_is_named",

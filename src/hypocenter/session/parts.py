@@ -152,7 +152,7 @@ class Parts:
             recomputed=self.roots.recomputed,
             after_calls=self.roots.after_calls,
             writer_of=self.roots.user_code.writer_of,
-            self_averages=lambda: self.roots.user_code.self_averages.storages,
+            self_averages=self.roots.user_code.self_averages.storages,
             optimizers=self.optimizers.all,
             directory=directory,
         )

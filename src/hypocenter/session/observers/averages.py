@@ -81,7 +81,8 @@ class Averages(Observer):
             self._deferred.read()
         if not self._mixtures.is_empty:
             self._mixtures.before_update(update)
-        if self._n_own < OWN_TWICE and (storages := self.context.self_averages()):
+        if self._n_own < OWN_TWICE and self.context.self_averages:
+            storages = self.context.self_averages
             self._tell_of_itself(update, [p for p in update.parameters if storage_of(p) in storages])
 
     def _tell_of_itself(self, update: Update, own: Sequence[Tensor]) -> None:

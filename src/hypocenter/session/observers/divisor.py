@@ -67,5 +67,5 @@ class Divisor(Observer):
             habit.n, habit.n_updates = 0, 0
 
     def _is_divided_by(self, n: int, update: Update) -> bool:
-        roots = update.microbatches[-1].roots
+        roots = update.microbatches[-1].roots if update.microbatches else ()
         return len(roots) == 1 and roots[0] is not None and n_divisions(self.context.tape, roots[0], n) == 1

@@ -107,7 +107,7 @@ class Given(Observer):
     def after_update(self, update: Update) -> None:
         """Look at the next step, or not."""
         step = update.step + 1
-        is_due = self._is_due(step) or step % EVERY == 0 or self.context.audits.is_due(step)
+        is_due = step % EVERY == 0 or (step < EVERY and self._is_due(step)) or self.context.audits.is_due(step)
         self.context.tape.look = self._look if is_due and self._n_proofs < MOST_PROOFS else None
 
     def _is_needed(self, changed: _Changed) -> bool:
