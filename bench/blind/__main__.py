@@ -85,10 +85,13 @@ def _show(told: Told, expected: dict[str, Any], *, is_twin: bool) -> bool:
     """Print a row; return whether it is as expected."""
     codes = () if is_twin else tuple(expected.get("codes", ()))
     first = [code for code, _ in told.alarms]
-    is_right = not told.failed and (bool(set(codes) & set(first)) if codes else not (is_twin and first))
+    is_right = not told.failed and (
+        bool(set(codes) & set(first)) if codes else not (is_twin and first and "twin" not in expected)
+    )
     said = ", ".join(f"{code} at step {step}" for code, step in told.alarms) or told.failed or "nothing"
     begins = "" if is_twin else f" (begins at {expected['begins']})"
-    missed = "" if is_twin or codes else f" [{expected.get('missed', '')}]"
+    why = expected.get("twin" if is_twin else "missed", "")
+    missed = f" [{why}]" if why else ""
     print(f"{'right' if is_right else 'WRONG'}  {told.name}{begins}: {said}{missed}", flush=True)
     return is_right
 

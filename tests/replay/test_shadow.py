@@ -72,6 +72,13 @@ def test_the_shadow_of_a_sequence_is_what_was_asked_for(dtype: torch.dtype) -> N
     assert error(mode, "cos") < 1e-4 if dtype == torch.float32 else error(mode, "cos") > 0.5
 
 
+def test_whole_numbers_are_exact_before_they_become_short() -> None:
+    _, made, shadow = shadowed(lambda: torch.arange(3000, 3024).to(BFLOAT16))
+
+    assert torch.equal(shadow, torch.arange(3000, 3024).double())
+    assert not torch.equal(made.double(), shadow)
+
+
 def test_whole_numbers_of_a_sequence_are_as_they_are() -> None:
     _, made, shadow = shadowed(lambda: torch.linspace(0.0, 1.0, 5) + torch.arange(5))
 

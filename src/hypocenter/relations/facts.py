@@ -183,7 +183,7 @@ def _find_rows(subject: Subject, facts: Facts) -> None:
         facts.n_rows, facts.is_certain = subject.n_rows, True
     elif of_model and of_model[0].tensor.dim() > 1:
         shapes = [each.tensor.shape for each in shaped if _is_label(each)]
-        _guess_rows(facts, of_model, [*shapes, *(shape for shape in facts.ran.beside if shape)])
+        _guess_rows(facts, of_model, shapes, [shape for shape in facts.ran.beside if shape])
     facts.relates_rows = next((name for each in of_model if (name := _relating(each, facts.n_rows))), "")
     facts.relates_rows = facts.relates_rows or _outside(subject, facts.n_rows) or subject.mixing
     if facts.n_rows and not facts.is_certain and not facts.relates_rows:
@@ -191,16 +191,26 @@ def _find_rows(subject: Subject, facts: Facts) -> None:
         facts.relates_rows = next((name for m in subject.modules if (name := _rows_meet(m, main))), "")
 
 
-def _guess_rows(facts: Facts, of_model: Sequence[Given], labels: Sequence[torch.Size]) -> None:
-    """Take the first dimension as the samples if labels, or other inputs of the call, and an output share it."""
+def _guess_rows(
+    facts: Facts, of_model: Sequence[Given], labels: Sequence[torch.Size], beside: Sequence[torch.Size]
+) -> None:
+    """Take the first dimension as the samples if labels, or other inputs of the call, and an output share it.
+
+    Args:
+        labels: shapes of those that the program has given.
+        beside: of what loss code has made of them. They tell nothing more of a batch that the program itself has given
+            with another length: `x[:, 1:]` of it is as long as the inputs `x[:, :-1]`.
+    """
     main, call = of_model[0].tensor, of_model[0].place[0]
     n, second = int(main.shape[0]), int(main.shape[1])
-    is_shared = any(shape[0] == n or shape == (n * second,) for shape in labels)
+    is_given = any(shape[0] == n for shape in labels)
+    told = labels if is_given else (*labels, *beside)
+    is_shared = any(shape[0] == n or shape == (n * second,) for shape in told)
     others = [each.tensor for each in of_model[1:] if each.place[0] == call]
     is_shared = is_shared or any(t.dim() > 1 and t.shape[0] == n for t in others)
     is_given_back = any(t.dim() > 0 and t.shape[0] == n for t in facts.ran.outputs.values())
     facts.n_rows = n if is_shared and is_given_back else 0
-    facts.may_be_second = n == second or any(shape[1:2] == (second,) or shape == (n * second,) for shape in labels)
+    facts.may_be_second = n == second or any(shape[1:2] == (second,) or shape == (n * second,) for shape in told)
 
 
 def _rows_meet(module: nn.Module, main: Tensor) -> str:

@@ -34,7 +34,7 @@ _NOT_YET = object()
 _SHORT = (torch.float16, torch.bfloat16, torch.float32)
 _STEPS = frozenset({"round", "floor", "ceil", "trunc", "sign", "sgn", "fix", "frac"})
 _WHOLE = frozenset({"add", "sub", "rsub", "mul", "sum", "cumsum", "prod", "cumprod", "neg", "pow", "square", "abs"})
-_SEQUENCES = frozenset({"arange", "linspace", "logspace"})  # made of numbers that the program gives exactly
+_EXACT = frozenset({"arange", "linspace", "logspace", "_to_copy"})  # given no tensor, or whole numbers
 _HALF_TO_FLOAT = frozenset({"_softmax", "_log_softmax"})  # their last argument asks for float32 out of float16
 _NARROW = (torch.uint8, torch.int8, torch.int16, torch.int32)
 
@@ -161,7 +161,7 @@ class Shadow(Mode):
                 return out, None
         else:
             out = _NOT_YET
-        if any(t.dtype in _SHORT for t in given) or (name in _SEQUENCES and kwargs.get("dtype") in _SHORT):
+        if any(t.dtype in _SHORT for t in given) or (name in _EXACT and kwargs.get("dtype") in _SHORT):
             again = _replaced(args, self.of), {key: _replaced(each, self.of) for key, each in kwargs.items()}
             if name in _HALF_TO_FLOAT:
                 again = (*again[0][:-1], False), again[1]
