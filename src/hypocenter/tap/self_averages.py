@@ -33,6 +33,12 @@ class SelfAverages:
         kind = _KINDS.get(name)
         if kind is None or len(args) < 2 or len(self._decays) + len(self.storages) > _KEPT:
             return
+        try:
+            self._note(kind, args, kwargs)
+        except Exception:  # an unusual tensor must not break the user's operation
+            self.clear()
+
+    def _note(self, kind: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         if kind == "mul_":
             if isinstance(args[1], float) and 0.0 < args[1] < 1.0:
                 self._decays.update((storage_of(each), args[1]) for each in _listed(args[0]))
