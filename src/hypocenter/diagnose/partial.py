@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 MANY_RANKS = 16  # from here on rows that tell nothing new are left out
 FEW_BAD = 4  # gradients that are not finite, of one step of one rank: a rule needs to know whether it is only one
 ROWS_OF_TABLE = 50_000
-_KEPT_BYTES = 31 << 20  # M_MMAP_THRESHOLD of mallopt(3) follows what is freed up to 32 MiB; untouched it costs nothing
 _LAW_PORTS = ("grad_made", "grad_used")
 
 
@@ -106,7 +105,6 @@ def look_at_ranks(
         plugins: files or modules with more rules.
         whole: steps of an imported run of which all rows are wanted.
     """
-    np.empty(_KEPT_BYTES, np.uint8)  # freed at once: from then on glibc keeps as much, and asks for no page twice
     is_job, own = len(recorded.ranks) > 1, Engine(engine.rules(plugins))
     found = Partial(sketch=JobSketch(recorded.places, recorded.ranks) if is_job else None)
     reads, aside = rules_over_ranks(recorded, plugins).reads, _Aside()
