@@ -1,4 +1,4 @@
-"""`python -m bench.blind [NAME ...] [--audit every=1] [--twins] [--jobs N]`: what is said of each program.
+"""`python -m bench.blind [NAME ...] [--audit every=1] [--twins] [--device KIND] [--jobs N]`: what is said of each.
 
 Each is recorded by `hypocenter run` in a process of its own (those of several ranks under torchrun) and diagnosed. The
 exit code is 1 when one is not told what `expected.toml` says, or a healthy twin is warned of.
@@ -46,12 +46,13 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="beginnings of names; without any, all")
     parser.add_argument("--audit", default="", help="as of `hypocenter run`")
     parser.add_argument("--twins", action="store_true", help="the healthy ones")
+    parser.add_argument("--device", default="cpu", help="where they train; what does not run there shows its own error")
     parser.add_argument("--jobs", type=int, default=2)
     asked = parser.parse_args()
     expected = tomllib.loads((HERE / "expected.toml").read_text(encoding="utf-8"))
     names = [name for name in expected if name.startswith(tuple(asked.names or [""]))]
     with tempfile.TemporaryDirectory(prefix="hypocenter-blind-") as folder, ThreadPoolExecutor(asked.jobs) as jobs:
-        all_told = jobs.map(lambda name: _told(name, Path(folder) / name, asked.audit, is_twin=asked.twins), names)
+        all_told = jobs.map(lambda name: _told(name, Path(folder) / name, asked), names)
         n_wrong = n_found = 0
         for told in all_told:
             is_right = _show(told, expected[told.name], is_twin=asked.twins)
@@ -61,13 +62,14 @@ def main() -> int:
     return int(n_wrong > 0)
 
 
-def _told(name: str, folder: Path, audit: str, *, is_twin: bool) -> Told:
+def _told(name: str, folder: Path, asked: argparse.Namespace) -> Told:
     program, out = PROGRAMS / f"{name}.py", folder / "run"
     folder.mkdir()
     is_for_several = program.read_text(encoding="utf-8").startswith(FOR_SEVERAL)
     launcher = ["torchrun", "--standalone", "--nproc-per-node", "2"] if is_for_several else ["python"]
-    options = ["--out", str(out), *(["--audit", audit] if audit else [])]
-    environment = os.environ | {"FAULT": "0" if is_twin else "1", "OMP_NUM_THREADS": "1", "BLIND_FOLDER": str(folder)}
+    options = ["--out", str(out), *(["--audit", asked.audit] if asked.audit else [])]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "BLIND_FOLDER": str(folder), "BLIND_DEVICE": asked.device}
+    environment["FAULT"] = "0" if asked.twins else "1"
     command = [sys.executable, "-m", "hypocenter", "run", *options, *launcher, str(program)]
     try:
         if AGAIN in program.read_text(encoding="utf-8"):

@@ -4,7 +4,10 @@ import os, math, random
 import numpy as np, torch, torch.nn as nn, torch.nn.functional as F
 
 FAULT = os.environ.get("FAULT", "1") != "0"
+DEVICE = os.environ.get("BLIND_DEVICE", "cpu")
 torch.set_num_threads(1)
+if DEVICE != "cpu":
+    torch.set_default_device(DEVICE)
 V = 48
 
 
@@ -15,8 +18,8 @@ def seed(n=0):
 
 
 def corpus(n, T=24, s=1):
-    g = torch.Generator().manual_seed(s)
-    table = torch.randint(2, V, (V, 3), generator=torch.Generator().manual_seed(99))
+    g = torch.Generator(DEVICE).manual_seed(s)
+    table = torch.randint(2, V, (V, 3), generator=torch.Generator(DEVICE).manual_seed(99))
     x = torch.randint(2, V, (n, 1), generator=g)
     rows = [x]
     for _ in range(T):
@@ -26,8 +29,8 @@ def corpus(n, T=24, s=1):
 
 
 def blobs(n, d=16, c=5, s=1):
-    g = torch.Generator().manual_seed(s)
-    W = torch.randn(c, d, generator=torch.Generator().manual_seed(98))
+    g = torch.Generator(DEVICE).manual_seed(s)
+    W = torch.randn(c, d, generator=torch.Generator(DEVICE).manual_seed(98))
     y = torch.randint(0, c, (n,), generator=g)
     return W[y] + 1.0 * torch.randn(n, d, generator=g), y
 
