@@ -18,6 +18,7 @@ from hypocenter.axes import HOLD_COPIES
 from hypocenter.detect.columns import Bools, Columns, Floats, Ints, by_step, mixed, word_hash
 from hypocenter.detect.local_rows import LOCAL, RECENT, REDUCED
 from hypocenter.detect.microbatch_rows import LABEL_WEIGHT
+from hypocenter.detect.own_laws import OwnLaw
 from hypocenter.detect.replica_rows import (
     BATCH_LOSS,
     BATCH_PORT,
@@ -46,6 +47,7 @@ class RankSketch:
     """One rank. `series`: by channel, (steps in rising order, a number of each)."""
 
     rank: int
+    own_law: OwnLaw | None = None  # of a job whose ranks are too many to be told apart in a sum
     series: dict[str, list[tuple[Ints, Ints]]] = field(default_factory=dict[str, list[tuple[Ints, Ints]]])
     shares: list[tuple[Ints, Ints]] = field(default_factory=list[tuple[Ints, Ints]])  # step, digest of rows of batches
     values: list[tuple[Ints, Floats]] = field(default_factory=list[tuple[Ints, Floats]])  # coefficients of clipping
@@ -62,6 +64,8 @@ class RankSketch:
         if self.is_odd or _is_odd(columns):
             self.is_odd = True
             return
+        if self.own_law is not None:
+            self.own_law.add(columns)
         kinds = columns.kinds
         self._add_replicas(_with_digests(columns.of(kinds.begins("port", PARAM))))
         self._add_norms(columns.of(kinds.equal("phase", "grad") & kinds.equal("port", "grad")))
@@ -232,7 +236,8 @@ class JobSketch:
 
     def add(self, sketch: RankSketch, records: StepColumns) -> None:
         """Take in one rank."""
-        self.is_odd |= sketch.is_odd or bool(records.is_bad.any() or (records.column("skipped") > 0).any())
+        is_bad = bool(records.is_bad.any() or (records.column("skipped") > 0).any())
+        self.is_odd |= sketch.is_odd or is_bad or (sketch.own_law is not None and not sketch.own_law.is_quiet)
         if self.is_odd:
             return
         groups = self._groups_of(sketch.rank)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 TOLERANCE = 0.01  # of a weight, and of what the weights do not explain
 N_ITERATIONS = 20
+N_RANKS_AT_MOST = 256  # whose weights are told apart
 
 _Vector = NDArray[np.float64]
 
@@ -97,18 +99,21 @@ def weights_of_ranks(looked: Mapping[str, LawSketches], ranks: Sequence[int]) ->
 
     None where it cannot be told.
     """
+    if len(ranks) > N_RANKS_AT_MOST:
+        return None
     pairs = [
-        (made / scale, used / scale, scale / size)
+        (made / scale, np.frombuffer(used) / scale, scale / size, n_ranks)
         for each in looked.values()
         for made in (np.stack([each.made[rank] for rank in ranks], axis=1),)
-        for used in each.used.values()
+        # replicas use the same: once for all, or hundreds of ranks are hundreds of times the same equations
+        for used, n_ranks in Counter(used.tobytes() for used in each.used.values()).items()
         # by what was made: were it by what is used, the smaller of two factors would count for more
-        if (size := float(np.linalg.norm(used))) and (scale := float(np.linalg.norm(made)))
+        if (size := float(np.linalg.norm(np.frombuffer(used)))) and (scale := float(np.linalg.norm(made)))
     ]  # fmt: skip
     if not pairs or SKETCH * len(pairs) <= 2 * len(ranks):
         return None
-    matrices, targets, by_used = (np.stack(column) for column in zip(*pairs, strict=True))
-    trust = rests = np.ones(len(pairs))
+    matrices, targets, by_used, n_alike = (np.stack(column) for column in zip(*pairs, strict=True))
+    trust, rests = n_alike.astype(np.float64), np.ones(len(pairs))
     solved = np.zeros(len(ranks))
     for _ in range(N_ITERATIONS):  # of least squares, in which what does not fit counts less: few outliers do not pull
         by = np.sqrt(trust)
@@ -117,5 +122,6 @@ def weights_of_ranks(looked: Mapping[str, LawSketches], ranks: Sequence[int]) ->
         if rank < len(ranks):
             return None  # two ranks gave the same: their weights cannot be told apart
         rests = np.linalg.norm(matrices @ solved - targets, axis=1)
-        trust = 1.0 / np.maximum(rests, TOLERANCE / 100)
-    return [float(w) for w in solved] if 2 * np.sum(rests * by_used <= TOLERANCE) > len(pairs) else []
+        trust = n_alike / np.maximum(rests, TOLERANCE / 100)
+    is_made = 2 * n_alike[rests * by_used <= TOLERANCE].sum() > n_alike.sum()
+    return [float(w) for w in solved] if is_made else []

@@ -23,7 +23,10 @@ from hypocenter.detect.columns import Bools, Columns, mask_of
 from hypocenter.detect.engine import Engine
 from hypocenter.detect.group_engine import group_rules
 from hypocenter.detect.job_sketch import JobSketch, RankSketch
+from hypocenter.detect.law_rows import MADE, USED
+from hypocenter.detect.law_sketches import N_RANKS_AT_MOST
 from hypocenter.detect.local_rows import REDUCED
+from hypocenter.detect.own_laws import OwnLaw
 from hypocenter.diagnose.over_ranks import rules_over_ranks
 from hypocenter.diagnose.panels import arrow
 from hypocenter.diagnose.rank_look import RankLook, look_at
@@ -38,7 +41,7 @@ if TYPE_CHECKING:
 MANY_RANKS = 16  # from here on rows that tell nothing new are left out
 FEW_BAD = 4  # gradients that are not finite, of one step of one rank: a rule needs to know whether it is only one
 ROWS_OF_TABLE = 50_000
-_LAW_PORTS = ("grad_made", "grad_used")
+_LAW_PORTS = (MADE, USED)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -109,7 +112,7 @@ def look_at_ranks(
     found = Partial(sketch=JobSketch(recorded.places, recorded.ranks) if is_job else None)
     reads, aside = rules_over_ranks(recorded, plugins).reads, _Aside()
     for rank in ranks:
-        beside = Beside(rank, is_sketched=is_job, is_read=bool(reads))
+        beside = Beside(rank, n_ranks=len(recorded.ranks), is_read=bool(reads))
         look = look_at(
             recorded,
             rank,
@@ -180,9 +183,11 @@ class _Aside:
 class Beside:
     """What is gathered of a rank while its own rules walk over it."""
 
-    def __init__(self, rank: int, *, is_sketched: bool, is_read: bool) -> None:
-        self.sketch = RankSketch(rank=rank)
-        self._rank, self._is_sketched, self._is_read = rank, is_sketched, is_read
+    def __init__(self, rank: int, *, n_ranks: int, is_read: bool) -> None:
+        # Of more ranks than can be told apart in a sum each has its own law alone: nothing has to be brought together.
+        self._are_many = n_ranks > N_RANKS_AT_MOST
+        self.sketch = RankSketch(rank=rank, own_law=OwnLaw() if self._are_many else None)
+        self._rank, self._is_sketched, self._is_read = rank, n_ranks > 1, is_read
         self._kept: list[pa.RecordBatch] = []
         self._steps = np.zeros(0, np.int64)  # of the last collectives
         self._pending: tuple[int, pa.RecordBatch, Bools] | None = None  # the last step, if it had no collectives yet
@@ -203,7 +208,8 @@ class Beside:
             return columns.rows(few)
         is_of_comm = kinds.equal("phase", "comm") | kinds.equal("port", REDUCED)
         of_comm = columns.rows(is_of_comm)
-        found = columns.rows(few | is_of_comm | kinds.equal("port", *_LAW_PORTS))
+        is_of_law = kinds.equal("port", *(() if self._are_many else _LAW_PORTS))
+        found = columns.rows(few | is_of_comm | is_of_law)
         steps, last = np.union1d(columns.steps[of_comm], self._steps), int(columns.steps[-1])
         if self._pending is not None and self._pending[0] in steps:  # that step began in the batch before
             self._kept.append(kept_rows(self._pending[1], mask_of(self._pending[2])))

@@ -131,6 +131,8 @@ class Processes(Workers):
             from concurrent.futures import ProcessPoolExecutor  # cannot be imported while the interpreter ends
 
             self._pool = ProcessPoolExecutor(self._n, mp_context=multiprocessing.get_context("spawn"))
+            # Left to the end of the interpreter, its threads may still be closing what that wakes them by.
+            weakref.finalize(self, self._pool.shutdown)
         return self._pool
 
     def _dead(self) -> tuple[type[BaseException], ...]:

@@ -28,6 +28,7 @@ When it is wrong
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -39,14 +40,21 @@ from numpy.typing import NDArray
 
 from hypocenter.detect.group_engine import group_rule
 from hypocenter.detect.law_rows import SKETCH
-from hypocenter.detect.law_sketches import TOLERANCE, LawSketches, is_replica, law_sketches, weights_of_ranks
+from hypocenter.detect.law_sketches import (
+    N_RANKS_AT_MOST,
+    TOLERANCE,
+    LawSketches,
+    is_replica,
+    law_sketches,
+    weights_of_ranks,
+)
+from hypocenter.detect.own_laws import common_factors
 from hypocenter.detect.panel import Panel
 from hypocenter.nouns import Finding, replace
 
 CODE = "HC308"
 STAYS, LEFT_FOR, LEFT_OUT_FOR = 2, 3, 4  # audited steps
 MANY = 2  # parameters off by the number of ranks: the factor of one may be meant
-N_RANKS_AT_MOST = 256  # whose weights are told apart
 
 _ALL = "all"  # told of most parameters, not of one
 
@@ -264,16 +272,8 @@ class _Pairs:
 
     def common_factors(self) -> tuple[list[float | None], NDArray[np.bool_]]:
         """Return by owner the factor of most of its rows, None where there is none; and which rows have it."""
-        starts, sizes = np.array(self.starts[:-1], np.int64), np.diff(self.starts)
-        if not len(sizes):
-            return [], np.zeros(0, np.bool_)
-        owner = np.repeat(np.arange(len(sizes)), sizes)
-        factors = (self.used * self.made).sum(axis=1) / (self.made * self.made).sum(axis=1)
-        usual = factors[np.lexsort((factors, owner))][starts + (sizes - 1) // 2]
-        wanted = usual[owner][:, None] * self.made
-        is_near = np.linalg.norm(self.used - wanted, axis=1) <= TOLERANCE * np.linalg.norm(wanted, axis=1)
-        is_common = (usual > 0) & (2 * np.add.reduceat(is_near.astype(np.int64), starts) > sizes)
-        return [float(f) if is_so else None for f, is_so in zip(usual, is_common, strict=True)], is_near
+        factors, is_near = common_factors(self.used, self.made, np.array(self.starts, np.int64))
+        return [None if math.isnan(factor) else factor for factor in factors.tolist()], is_near
 
 
 def _rows(vectors: Sequence[_Vector]) -> _Vector:
