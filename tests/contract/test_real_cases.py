@@ -71,6 +71,7 @@ ELSEWHERE = {
     "HC322": "drills/test_drills.py::test_a_recording_that_a_full_disk_cuts_short_is_told",
     "HC323": "ranks/test_pipeline_by_hand.py::test_ranks_in_different_collectives_are_told",
     "HC324": "session/observers/test_still_parameters.py::test_an_exception_inside_of_watch_is_a_death",
+    "HC310": "ranks/test_tensor_copies.py::test_what_should_be_a_copy_is_told",
     "HC337": "ranks/test_averaging.py::test_labels_of_ranks_weigh_the_same",
     "HC338": "ranks/test_pipeline_by_hand.py::test_an_activation_that_is_used_twice_is_named",
     "HC343": "session/observers/test_sdc.py::test_alone_a_broken_device_and_a_wrong_kernel_look_the_same",

@@ -16,7 +16,7 @@ from hypocenter.detect.replica_rows import CLIP, GRAD, PARAM, REWRITTEN, ROW_PLA
 from hypocenter.nouns import Finding, Place, Reading, StepRecord, Summary
 from hypocenter.record.schema import readings_batch
 
-OURS = ("HC301", "HC303", "HC304", "HC305", "HC306", "HC307")
+OURS = ("HC301", "HC303", "HC304", "HC305", "HC306", "HC307", "HC310")
 NAMES = ("embed.weight", "norm.weight", "norm.bias", "head.weight")
 SHAPES = {"embed.weight": (30, 8), "norm.weight": (8,), "norm.bias": (8,), "head.weight": (30, 8)}
 Rows = dict[int, list[Reading]]
@@ -177,6 +177,35 @@ def test_gradients_of_experts_that_are_added_up(is_added_up: bool, is_own: bool)
     found = run(steps, {})
 
     assert [(f.code, f.param, f.step) for f in found] == [("HC301", "head.weight", 0)] * (is_added_up and is_own)
+
+
+def own(row: Reading) -> Reading:
+    """A gradient that no other rank has."""
+    return gradient(row.step, row.site, vector(row.site, 100 + row.step), row.placement)
+
+
+SPREAD = Summary(n=240, min=-1.0, max=1.0)
+
+
+@pytest.mark.parametrize(
+    ("has_parts", "severity"),
+    [(True, "warning"), (False, "note")],  # where nothing differs, parts may have been made under one seed
+)
+def test_copies_beside_parts_of_a_layer_are_known_by_their_content(has_parts: bool, severity: str) -> None:
+    """No mark tells that ranks of a group hold parts; but some matrices began otherwise on each, and one did not."""
+    steps = {}
+    for step in (0, 10):
+        rows = healthy(step, 2, "" if has_parts else "tp=R")
+        if has_parts:
+            rows = changed(changed(rows, 1, PARAM, other, ["head.weight"]), 1, GRAD, own, ["head.weight"])
+        else:
+            rows = {r: [replace(e, placement="" if e.site != "head.weight" else "tp=R") for e in rows[r]] for r in rows}
+        rows = {r: [replace(e, summary=SPREAD) if e.port == PARAM else e for e in rows[r]] for r in rows}
+        steps[step] = changed(rows, 1, GRAD, own, ["embed.weight"])
+
+    found = [f for f in run(steps, {"tp": [(0, 1)]}) if f.code == "HC301"]
+
+    assert [(f.param, f.step, f.severity) for f in found] == [("embed.weight", 0, severity)]
 
 
 def test_unmarked_shards_have_gradients_of_their_own() -> None:
@@ -492,6 +521,30 @@ def test_tensor_parallel_ranks_need_the_same_tokens() -> None:
     assert (finding.code, finding.severity, finding.site) == ("HC305", "error", "batch.in[0]")
     assert run({s: batches(s, [s, -s - 1], "float32") for s in (0, 1, 2)}, tp) == []  # parts of a sequence
     assert run({s: batches(s, [s, s]) for s in (0, 1, 2)}, tp) == []
+
+
+@pytest.mark.parametrize(
+    ("is_off", "labels", "step"),
+    [
+        (lambda step: True, 0, 0),
+        (lambda step: step >= 2, 0, 2),
+        (lambda step: step == 3, 0, None),  # once
+        (lambda step: True, 1, None),  # labels were cut to parts
+    ],
+)
+def test_tensor_parallel_ranks_come_to_the_same_loss(
+    is_off: Callable[[int], bool], labels: int, step: int | None
+) -> None:
+    loss = lambda rank, at: StepRecord(step=at, loss=1.0 + 0.01 * rank * is_off(at), lr=0.1)  # noqa: E731
+    steps = {}
+    for at in range(6):
+        tokens, of_loss = batches(at, [at, at]), batches(at, [at, at - labels], argument="loss[0]")
+        steps[at] = {rank: tokens[rank] + of_loss[rank] for rank in (0, 1)}
+
+    found = run(steps, {"tp": [(0, 1)]}, loss)
+
+    assert [(f.code, f.step) for f in found] == ([] if step is None else [("HC310", step)])
+    assert "HC310" not in {f.code for f in run(steps, DP2, loss)}
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from hypocenter.detect.replica_rows import (
     BATCH_PREFIX,
     CLIP,
     FIELD_PORT,
+    GRAD,
     PARAM,
     RNG_PORT,
     RNG_PREFIX,
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
     from hypocenter.nouns import Place
 
 _HARMLESS = 1e-6  # relative: stream_track.HARMLESS
-_SPREAD = 1e-4  # relative, of coefficients of clipping: less than replica_track.SPREAD
+_SPREAD = 1e-4  # relative: of losses stream_track.SAME_LOSS, of coefficients of clipping less than replica_track.SPREAD
+_TOLERANCES = {CLIP: _SPREAD, "loss": _SPREAD}
 _LEARNED = 3  # steps that tell which ranks share a gradient: as gradients_split.LEARNED, or fewer
 _STEPS_OF_ROWS, _RANKS_OF_ROWS = 1024, 64  # as shared_rows looks at
 _FEW_SHARED = 16  # rows of a group that several ranks were given: shared_rows says nothing of fewer
@@ -87,6 +89,8 @@ class RankSketch:
             is_silent = kinds.having("placement", lambda text, a=axis: f"{a}=" not in text and "=V" not in text)
             self._add(f"{axis} said", columns, is_said, values)
             self._add(f"{axis} silent", columns, is_silent, values)
+        of_expert = kinds.having("placement", lambda text: "dp=V" in text.split()) & kinds.equal("port", GRAD)
+        self._add("own", columns, of_expert, values)
         first = columns.rows(kinds.equal("port", PARAM)) & (call == 0)
         if first.any():
             self.first_step = int(columns.steps[first].min()) if self.first_step is None else self.first_step
@@ -264,7 +268,7 @@ class JobSketch:
     def _add_numbers(self, axis: str, ranks: tuple[int, ...], sketch: RankSketch, records: StepColumns) -> None:
         if axis not in HOLD_COPIES:
             return
-        for name in ("lr", "loss_scale"):
+        for name in ("lr", "loss_scale", *(["loss"] if axis == "tp" else [])):
             has = records.has(name)
             values = records.column(name)[has]
             if has.any():
@@ -302,7 +306,10 @@ class JobSketch:
         return not (
             self.is_odd
             or any(not _is_alike(key, group) for key, group in self._alike.items())
-            or any(not found.is_within(_SPREAD if key[2] == CLIP else _HARMLESS) for key, found in self._near.items())
+            or any(
+                not found.is_within(_SPREAD if key[2] in (CLIP, "loss") else _HARMLESS)
+                for key, found in self._near.items()
+            )
             or any(_n_shared(rows) >= _FEW_SHARED for rows in self._rows.values())
             or self._may_be_tied()
             or self._norms_part()
@@ -328,7 +335,7 @@ def _concerns(channel: str, axis: str) -> bool:
     kind = channel.split()[0]
     if kind in HOLD_COPIES:
         return kind == axis
-    if kind == "batch":
+    if kind in ("batch", "own"):
         return axis == "dp"
     return axis in (("tp", "cp") if kind == "rng" else ("tp",))
 
@@ -337,7 +344,7 @@ def _is_alike(key: tuple[str, tuple[int, ...], str], group: _Group) -> bool:
     channel = key[2]
     several = group.n_each > 1
     is_alike = group.n_alike == group.n_each
-    if channel == "batch":  # all of a group at one step have the same data
+    if channel in ("batch", "own"):  # all of a group at one step have the same data, or gradients of their own experts
         return not (several & is_alike).any()
     if channel.startswith("rng"):  # equal once, and later not
         equal = np.flatnonzero(several & is_alike)

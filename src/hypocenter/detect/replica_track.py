@@ -99,6 +99,8 @@ class ReplicaTrack:
     last_fed: int | None = None
     occasions: dict[str, list[Occasion]] = field(default_factory=dict[str, list[Occasion]])
     typed: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
+    by_content: set[str] = field(default_factory=set[str])  # axes of which `typed` are random numbers, the same on all
+    # ranks, while other matrices differ
     began: dict[str, int] | None = None  # where no wrapper tells the groups: digests that all ranks began with
     shared: set[str] = field(default_factory=set[str])  # there: parameters with the same gradient on all ranks so far
     apart: list[Occasion] | None = None  # there: what differed at the first comparison
@@ -172,6 +174,9 @@ def _feed(known: ReplicaTrack, panel: Panel) -> None:
         if rows.num_rows:
             if axis not in known.typed:
                 known.typed[axis] = _typed_by_value(rows, axis, groups) if _may_type(rows, axis) else frozenset()
+                if axis == "tp" and not known.typed[axis]:
+                    known.typed[axis] = _typed_by_content(rows, axis, groups)
+                    known.by_content.add(axis)
             compared = compare(rows, groups, expected_equal(rows, axis, known.typed.get(axis, ())))
             known.occasions.setdefault(axis, []).extend(_occasions(panel, compared))
     _note_facts(known, panel)
@@ -345,6 +350,26 @@ def _typed_by_value(rows: pa.Table, axis: str, groups: Sequence[Sequence[int]]) 
     if not len(compared.site) or compared.differs.any() or not has_matrix:
         return frozenset()
     return frozenset(compared.sites[i] for i in np.unique(compared.site))
+
+
+def _typed_by_content(rows: pa.Table, axis: str, groups: Sequence[Sequence[int]]) -> frozenset[str]:
+    """Return parameters without a placement that began as the same random numbers, if other matrices did not.
+
+    Who makes parts of layers under a seed of each rank's own means what is the same to be a copy.
+    """
+    import pyarrow.compute as pc
+
+    parameters = rows.filter(pc.and_(pc.equal(rows["port"], PARAM), pc.equal(rows["call"], 0)))
+    every = frozenset(parameters["site"].to_pylist())
+    silent = expected_equal(parameters, axis, every) & ~expected_equal(parameters, axis)
+    compared = compare(parameters, groups, silent)
+    differing = {compared.sites[i] for i in compared.site[compared.differs]}
+    is_matrix = pc.greater_equal(pc.list_value_length(parameters["shape"]), 2)
+    is_varied = pc.fill_null(pc.less(parameters["min"], parameters["max"]), fill_value=False)
+    if not differing & {*parameters.filter(is_matrix)["site"].to_pylist()}:
+        return frozenset()
+    varied = {*parameters.filter(pc.and_(is_varied, is_matrix))["site"].to_pylist()}
+    return frozenset(varied & {compared.sites[i] for i in compared.site} - differing)
 
 
 def _occasions(panel: Panel, compared: Compared) -> list[Occasion]:

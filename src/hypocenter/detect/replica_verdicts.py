@@ -40,6 +40,7 @@ class Verdict:
     is_assumed: bool = False  # nothing but equal values at the start says that these are tensor-parallel replicas
     have_gradients_agreed: bool = True  # at that step, where they were recorded
     later: int | None = None  # the first step at which what shared its gradient until then is apart too
+    is_by_content: bool = False  # they began as the same random numbers, and other matrices did not
     is_learned: bool = False  # no wrapper and no mesh tells what is a replica: it began equal, moved, and was equal
     writers: tuple[int, ...] = ()  # ranks on which parameters were changed between updates
     n_params_differ: int = 0  # at the end
@@ -80,6 +81,10 @@ def _judge(known: ReplicaTrack, streams: stream_track.StreamTrack, axis: str) ->
     first = min((o for o in (bad_param, bad_grad) if o is not None), key=lambda o: o.when, default=None)
     if first is None:
         return None
+    if axis in known.by_content and any(
+        of == axis and apart.steps[0] <= first.when[0] for (of, _), apart in streams.losses_apart.items()
+    ):
+        return None  # HC310 tells: of another loss each copy has another gradient
     since = max((o.step for o in params if o.when < first.when and not o.n_differ), default=None)
     at_same = next((o for o in grads if o.step == first.step and o.real), None)
     reason, later = _reason(known, streams, axis, first, since, at_same, grads), None
@@ -88,6 +93,7 @@ def _judge(known: ReplicaTrack, streams: stream_track.StreamTrack, axis: str) ->
     shown = at_same if at_same is not None and reason in ("unreduced", "clip") else first
     last = params[-1] if params else None
     group = shown.differences[0].ranks if shown.differences else ()
+    is_typed = all(d.site in known.typed.get(axis, ()) for d in shown.differences)
     return Verdict(
         axis=axis,
         reason=reason,
@@ -99,7 +105,8 @@ def _judge(known: ReplicaTrack, streams: stream_track.StreamTrack, axis: str) ->
         is_averaged=axis == "dp" and known.is_averaged(group) and not _are_shared(grads),
         have_gradients_agreed=at_same is None,
         is_learned=known.began is not None,
-        is_assumed=axis == "tp" and all(d.site in known.typed.get(axis, ()) for d in shown.differences),
+        is_assumed=axis == "tp" and axis not in known.by_content and is_typed,
+        is_by_content=axis in known.by_content and is_typed,
         later=later,
         writers=tuple(sorted(known.n_rewritten)),
         n_params_differ=last.n_differ if last is not None else 0,

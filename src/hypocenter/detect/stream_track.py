@@ -68,6 +68,15 @@ class Uneven:
 
 
 @dataclass(slots=True)
+class LossesApart:
+    """Losses of ranks of one group that are not the same."""
+
+    since: int | None  # last step at which they were; None: at none
+    values: Mapping[int, float]  # by rank, at the first of the steps
+    steps: list[int]
+
+
+@dataclass(slots=True)
 class StreamTrack:
     """What is known so far of random states, batches and step records over ranks."""
 
@@ -84,10 +93,13 @@ class StreamTrack:
     other: list[OtherData] = field(default_factory=list[OtherData])
     shared_rows: SharedRows = field(default_factory=SharedRows)
     n_tp_batches: int = 0
-    loss_was_equal: set[tuple[str, tuple[int, ...]]] = field(default_factory=set[tuple[str, tuple[int, ...]]])
-    loss_apart: dict[tuple[str, tuple[int, ...]], int] = field(
+    has_other_labels: bool = False  # on tensor-parallel ranks: of what only loss code was given
+    loss_was_equal: dict[tuple[str, tuple[int, ...]], int] = field(
         default_factory=dict[tuple[str, tuple[int, ...]], int]
-    )  # (axis, group) -> first step at which the loss, equal on all ranks before, no longer is
+    )  # (axis, group) -> last step
+    losses_apart: dict[tuple[str, tuple[int, ...]], LossesApart] = field(
+        default_factory=dict[tuple[str, tuple[int, ...]], LossesApart]
+    )
     uneven: dict[tuple[str, str], Uneven] = field(default_factory=dict[tuple[str, str], Uneven])
 
     def is_used(self, stream: str) -> bool:
@@ -179,10 +191,11 @@ def _note_other_data(
         return
     known.n_tp_batches += 1
     for argument, (_, dtype, shape) in batches[0].items():
-        if argument.startswith(BATCH_LOSS):
-            continue  # code of the user's may have cut labels to a rank's part of the vocabulary
         alike = all(batch[argument][1:] == (dtype, shape) for batch in batches)
         digests = {rank: batch[argument][0] for rank, batch in zip(ranks, batches, strict=True)}
+        if argument.startswith(BATCH_LOSS):  # code of the user's may have cut labels to a rank's part of the vocabulary
+            known.has_other_labels |= not alike or len(set(digests.values())) > 1
+            continue
         if alike and dtype in ("int64", "int32") and len(set(digests.values())) > 1:
             known.other.append(
                 OtherData(step=step, ranks=tuple(ranks), odd=odd_ones(digests), argument=argument)
@@ -201,7 +214,7 @@ def _note_records(known: StreamTrack, panel: Panel) -> None:
         for ranks in panel.groups(axis) if axis != ALL else [panel.ranks]:
             records = {rank: panel.records[rank] for rank in ranks if rank in panel.records}
             if axis in ("tp", "cp"):
-                _note_losses(known, panel.step, (axis, ranks), [record.loss for record in records.values()])
+                _note_losses(known, panel.step, (axis, ranks), {rank: r.loss for rank, r in records.items()})
             for what, read in _RECORDED.items():
                 found = {rank: value for rank, record in records.items() if (value := read(record)) is not None}
                 if (what, axis) not in known.uneven and len(found) > 1 and _is_uneven(found):
@@ -209,15 +222,17 @@ def _note_records(known: StreamTrack, panel: Panel) -> None:
 
 
 def _note_losses(
-    known: StreamTrack, step: int, key: tuple[str, tuple[int, ...]], losses: Sequence[float | None]
+    known: StreamTrack, step: int, key: tuple[str, tuple[int, ...]], losses: Mapping[int, float | None]
 ) -> None:
-    values = [loss for loss in losses if loss is not None and math.isfinite(loss)]
+    values = {rank: loss for rank, loss in losses.items() if loss is not None and math.isfinite(loss)}
     if len(values) < max(2, len(losses)):
         return
-    if not _is_uneven(dict(enumerate(values)), SAME_LOSS):
-        known.loss_was_equal.add(key)
-    elif key in known.loss_was_equal:
-        known.loss_apart.setdefault(key, step)
+    if not _is_uneven(values, SAME_LOSS):
+        known.loss_was_equal[key] = step
+    elif (apart := known.losses_apart.get(key)) is not None:
+        apart.steps.append(step)
+    else:
+        known.losses_apart[key] = LossesApart(since=known.loss_was_equal.get(key), values=values, steps=[step])
 
 
 def _is_uneven(values: Mapping[int, float], tolerance: float = HARMLESS) -> bool:

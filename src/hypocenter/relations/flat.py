@@ -88,7 +88,7 @@ class _Ends(TorchFunctionMode):
         lost = [t for t in made if not t.requires_grad]
         if name in _ON_PURPOSE or not torch.is_grad_enabled():
             if lost:
-                self.on_purpose |= given
+                self.on_purpose |= self._given(args, kwargs, but_parameters=True)
         elif lost or name in _FLAT or name in _TO_PYTHON:
             module, source = called_at(self._subject, sys._getframe(1))
             for number in given:
@@ -99,11 +99,14 @@ class _Ends(TorchFunctionMode):
                     self._known[id(tensor)] = tensor, self.numbers(tensor) | given
         return result
 
-    def _given(self, args: Any, kwargs: Any) -> frozenset[int]:
+    def _given(self, args: Any, kwargs: Any, *, but_parameters: bool = False) -> frozenset[int]:
         found = frozenset[int]()
         for value in (*args, *kwargs.values()):
             if isinstance(value, (Tensor, list, tuple)):
-                found = found.union(*(self.numbers(t) for _, t in tensors(value) if t.requires_grad))
+                given = (t for _, t in tensors(value) if t.requires_grad)
+                found = found.union(
+                    *(self.numbers(t) for t in given if not (but_parameters and id(t) in self._parameters))
+                )
         return found
 
 
@@ -153,7 +156,9 @@ def _is_other(a: Tensor, b: Tensor) -> bool:
 
 
 class _InPlaceOf(TorchFunctionMode):
-    """Give functions other values for some parameters. Nothing is written to these: others may read them now.
+    """Give functions other values for some parameters, but where a gradient is cut off on purpose.
+
+    Nothing is written to the parameters: others may read them now.
 
     Args:
         parameters: of strided floats.
@@ -165,6 +170,8 @@ class _InPlaceOf(TorchFunctionMode):
         self._others = {id(p): _moved(p, generator) for p in parameters}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if getattr(func, "__name__", "") in _ON_PURPOSE or not torch.is_grad_enabled():
+            return func(*args, **(kwargs or {}))
         return func(*replace_tensors(args, self._other), **replace_tensors(kwargs or {}, self._other))
 
     def _other(self, tensor: Tensor) -> Tensor:

@@ -49,6 +49,16 @@ def of_another(model: nn.Module) -> None:
         schedule.step()
 
 
+def of_one_that_was_replaced(model: nn.Module) -> None:
+    optimizer = adam(model)
+    schedule = falling(optimizer)
+    for step in range(N_STEPS + 5):
+        if step == 5:
+            optimizer = adam(model)
+        update(model, optimizer)
+        schedule.step()
+
+
 def past_its_end(model: nn.Module) -> None:
     optimizer = adam(model)
     schedule = lr_scheduler.CosineAnnealingLR(optimizer, N_STEPS // 2)
@@ -80,11 +90,18 @@ def state_lost(model: nn.Module) -> None:
         schedule.step()
 
 
+OF_ANOTHER = ("warning", "ExponentialLR sets the learning rate of an optimizer that is not used")
+
+
 @pytest.mark.parametrize(
     ("program", "said"),
     [
         (twice, ("warning", "ExponentialLR steps twice for each update")),
         (of_another, ("warning", "ExponentialLR sets the learning rate of an optimizer that is not used")),
+        (
+            of_one_that_was_replaced,
+            ("warning", "ExponentialLR sets the learning rate of an optimizer that is not used"),
+        ),
         (past_its_end, ("note", "CosineAnnealingLR goes on past its end")),
         (state_lost, ("warning", "ExponentialLR goes on, and the state of its optimizer begins anew")),
         (anew, ("note", "ExponentialLR begins anew, and its optimizer goes on")),
@@ -92,6 +109,15 @@ def state_lost(model: nn.Module) -> None:
 )
 def test_a_schedule_out_of_step_is_told_once(program: Program, said: tuple[str, str], tmp_path: Path) -> None:
     assert told(program, tmp_path) == [said]
+
+
+def in_turns(model: nn.Module) -> None:
+    """Two optimizers of the same parameters, one of them on a schedule, in long turns."""
+    own, other = adam(model), adam(model)
+    schedule = falling(own)
+    for step in range(3 * N_STEPS):
+        update(model, own if step % 8 < 3 else other)
+        schedule.step()
 
 
 def once(model: nn.Module) -> None:
@@ -151,7 +177,7 @@ def loaded_with_it(model: nn.Module) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", [once, in_a_loop, chained, two_of_one_model, used_later, loaded_with_it])
+@pytest.mark.parametrize("program", [once, in_a_loop, in_turns, chained, two_of_one_model, used_later, loaded_with_it])
 def test_one_in_step_is_not(program: Program, tmp_path: Path) -> None:
     assert told(program, tmp_path) == []
 

@@ -58,9 +58,9 @@ def check(panel: Panel) -> Iterator[Finding]:
                 f"{what} of {verdict.first.n_differ} of {verdict.first.n} replicated parameters differ at step "
                 f"{verdict.first.step}, first {verdict.differences[0].site}"
             )
-        apart = known.loss_apart.get((axis, desync.ranks))
-        if apart is not None and apart >= desync.since:
-            then.append(f"the loss, the same on all of them before, is not from step {apart} on")
+        apart = known.losses_apart.get((axis, desync.ranks))
+        if apart is not None and apart.since is not None and apart.steps[0] >= desync.since:
+            then.append(f"the loss, the same on all of them before, is not from step {apart.steps[0]} on")
         has_equal = verdict is None and any(o.step > desync.step and o.n for o in track(panel).of(axis, "param"))
         has_equal = has_equal or (axis, desync.ranks) in known.loss_was_equal
         yield _finding(desync, "error" if then else "note" if has_equal else "warning", tuple(then))

@@ -18,10 +18,11 @@ How it is decided
     it is over tensor parallelism where nothing but their equal start says that they are replicas. What HC303, HC304 or
     HC306 explains is told there.
 
-    Where nothing tells the groups: copies are what began equal, moved, and was equal again. Where each rank has made a
-    gradient of its own, all use one and the same, and the values differ from the start, either they were to begin
-    equal, or these are parts (experts) whose gradients must not be added up. Where the ranks are given the same data
-    and gradients of copies are added up by hand, all norms of the model must stay equal too (sequence parallelism).
+    Along tensor-parallel groups without marks copies are the matrices that began as the same random numbers, where
+    others did not. Where nothing tells the groups: copies are what began equal, moved, and was equal again. Where
+    each rank has made a gradient of its own, all use one and the same, and the values differ from the start, either
+    they were to begin equal, or these are parts (experts) whose gradients must not be added up. Where the ranks are
+    given the same data and gradients of copies are added up by hand, all norms of the model must stay equal too (sequence parallelism).
 
 What to do
     Gradients of data-parallel ranks: call the model through its DDP wrapper, wrap again after moving or copying the
@@ -77,12 +78,18 @@ def _unreduced(verdict: Verdict) -> Finding:
         title = f"each {verdict.along}rank updates with its own gradients; the parameters are averaged between updates"
     remedy = Remedy(action="reduce-gradients", targets=(first.site,), text=_advice(verdict))
     return Finding(
-        code="HC301", kind="desync", severity="note" if verdict.is_averaged or verdict.is_assumed else "error",
-        title=title, step=occasion.step, rank=first.odd[0] if first.odd else first.ranks[0], phase="grad",
+        code="HC301", kind="desync", severity=_severity(verdict), title=title,
+        step=occasion.step, rank=first.odd[0] if first.odd else first.ranks[0], phase="grad",
         site=first.site, port="replica.grad", param=first.site, cause="missing-gradient-sync",
         confidence="possible" if verdict.is_assumed else "proven" if occasion.is_local else "likely",
         why=tuple(_why_unreduced(verdict)), then=verdict.aftermath, remedy=None if verdict.is_averaged else remedy,
     )  # fmt: skip
+
+
+def _severity(verdict: Verdict) -> Severity:
+    if verdict.is_averaged or verdict.is_assumed:
+        return "note"
+    return "warning" if verdict.is_by_content else "error"
 
 
 def _advice(verdict: Verdict) -> str:
@@ -112,6 +119,8 @@ def _why_unreduced(verdict: Verdict) -> Iterator[str]:
         yield "there is a DDP wrapper, but the optimizer's parameters are not inside it: a copy is trained"
     if verdict.is_assumed:
         yield "no mark says that they are replicas: they began equal, and other parameters are tensor-parallel"
+    if verdict.is_by_content:
+        yield "no mark says that they are replicas: they began as the same random numbers, and other matrices did not"
     if verdict.is_averaged:
         yield "somebody writes to the parameters between updates"
 
@@ -174,7 +183,7 @@ def _finding(verdict: Verdict) -> Finding:
     rank = first.odd[0] if first.odd else first.largest if first.largest is not None else first.ranks[-1]
     is_gradient = verdict.first.what == "grad"
     is_harmless = verdict.reason == "rounding" or verdict.is_averaged or verdict.is_assumed
-    severity: Severity = "note" if is_harmless else "error"
+    severity = "note" if is_harmless else _severity(verdict)
     return Finding(
         code="HC301",
         kind="hardware" if verdict.reason == "flip" and not is_harmless else "desync",

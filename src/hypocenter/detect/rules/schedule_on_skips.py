@@ -105,8 +105,8 @@ def _out_of_step(window: Window, row: Reading) -> Finding:
         remedy = Remedy(action="restore-state", text="restore the optimizer's state_dict with that of the schedule")
     words = {"name": row.module, "n": ENOUGH, "value": row.summary.sum, "lines": ", ".join(row.names or ())}
     return Finding(
-        code="HC214", kind="config", severity=severity, step=window.step, rank=window.rank, phase="optimizer",
-        site="lr", port="value", title=title.format(**words), cause="config-mismatch",
+        code="HC214", kind="config", severity=severity, step=window.step - row.call, rank=window.rank,
+        phase="optimizer", site="lr", port="value", title=title.format(**words), cause="config-mismatch",
         confidence="proven" if severity == "warning" else "likely", why=(why.format(**words),), then=(then,),
         remedy=remedy,
     )  # fmt: skip

@@ -45,6 +45,7 @@ class _Count:
     lines: set[tuple[str, int]] = field(default_factory=set)  # since then, that made it step
     n_lines: int = 0  # steps of two lines, at updates in a row
     n_of_another: int = 0  # updates in a row that another optimizer made of its parameters, while it stepped
+    first_of_another: int = 0  # the step of the first of these
     lrs: tuple[Any, Any] = (None, None)  # then: its own learning rate, and that of the other
     has_moved: bool = False  # its own has, that of the other has not
     is_told: bool = False  # that it goes on past its end
@@ -59,7 +60,6 @@ class Schedules(Observer[Observed]):
         super().__init__(context)
         self._counts: dict[int, _Count] = {}
         self._step = 0
-        self._updated: set[int] = set()  # ids of optimizers
         self._last: dict[int | None, tuple[bool, float | None]] = {}  # skipped, learning rate; by optimizer, None: any
 
     def attach(self) -> Callable[[], None]:
@@ -84,6 +84,8 @@ class Schedules(Observer[Observed]):
         """Count what has advanced since the update before."""
         for count in self._counts.values():
             if count.optimizer is None or count.optimizer is update.optimizer:
+                takes_turns = count.n_of_another >= ENOUGH  # the other one's are over: they may come again
+                count.n_of_another, count.has_moved = -(1 << 30) if takes_turns else min(count.n_of_another, 0), False
                 self._close(count, update)
             elif count.stepped:
                 self._look_for_another(count, update)
@@ -93,7 +95,7 @@ class Schedules(Observer[Observed]):
         own, theirs = (getattr(each, "param_groups", None) for each in (count.optimizer, update.optimizer))
         if not own or not theirs or any(group is other for group in own for other in theirs):
             return
-        if id(count.optimizer) in self._updated or count.n_of_another > 2 * ENOUGH:
+        if count.n_of_another > 2 * ENOUGH:
             return
         if type(update.optimizer).__module__.partition(".")[0] not in OWN:
             return  # it may make the others step
@@ -104,9 +106,11 @@ class Schedules(Observer[Observed]):
         if count.n_of_another and now[1] != count.lrs[1]:
             count.n_of_another = -(1 << 30)  # somebody sets that one too
         count.has_moved = count.has_moved or (count.n_of_another > 0 and now[0] != count.lrs[0])
+        if count.n_of_another == 0:
+            count.first_of_another = update.step
         count.lrs, count.n_of_another, count.stepped = now, count.n_of_another + 1, False
         if count.n_of_another >= 2 * ENOUGH and count.has_moved:
-            self._row(count, misuse.OF_ANOTHER, float(count.n_of_another), update.step)
+            self._row(count, misuse.OF_ANOTHER, float(count.n_of_another), update.step, count.first_of_another)
             count.n_of_another = -(1 << 30)
 
     def _look_at_place(self, count: _Count, update: Update) -> None:
@@ -174,7 +178,6 @@ class Schedules(Observer[Observed]):
     def after_update(self, update: Update) -> None:
         """Note if a loss scaler skipped the update."""
         self._step = update.step
-        self._updated.add(id(update.optimizer))
         skipped = update.skipped and update.scaled is not None
         self._last[None] = self._last[id(update.optimizer)] = skipped, self._learning_rate(update.optimizer)[0]
         for count in self._counts.values():
@@ -211,9 +214,9 @@ class Schedules(Observer[Observed]):
         for site, value in facts.items():
             self._row(count, site, float(value), step)
 
-    def _row(self, count: _Count, site: str, value: float, step: int) -> None:
+    def _row(self, count: _Count, site: str, value: float, step: int, since: int | None = None) -> None:
         row = scalar_reading(site, "optimizer", value, step, self.context.clock.next_order())
-        self.rows.append(replace(row, module=count.name))
+        self.rows.append(replace(row, module=count.name, call=0 if since is None else step - since))
 
 
 def _unwrapped(optimizer: Any) -> Any:
