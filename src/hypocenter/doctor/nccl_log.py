@@ -127,8 +127,9 @@ def known(table: Path = TABLE) -> tuple[Explained, ...]:
         entries = cast("dict[str, dict[str, Any]]", tomllib.load(file))
     return tuple(
         Explained(
-            name=name, pattern=re.compile(entry["pattern"], re.IGNORECASE), status=entry["status"], what=entry["what"],
-            why=entry["why"], fix=tuple(entry.get("fix", ())), is_consequence=entry.get("consequence", False),
+            name=name, pattern=re.compile(entry["pattern"], re.IGNORECASE), status=entry.get("status", "problem"),
+            what=entry["what"], why=entry["why"], fix=tuple(entry.get("fix", ())),
+            is_consequence=entry.get("consequence", False),
         )
         for name, entry in entries.items()
     )  # fmt: skip
