@@ -140,12 +140,8 @@ def _keys(matching: Matching, side: Side) -> dict[str, set[_Key]]:
 
 def _sites(pair: Pair) -> str:
     sides = [[spot.site for spot in spots] for spots in (pair.baseline, pair.candidate)]
-    ours, theirs = (_quoted(side) for side in sides)
+    ours, theirs = (json.dumps(side[0] if len(side) == 1 else side, ensure_ascii=False) for side in sides)
     return f"baseline = {ours}\ncandidate = {theirs}"
-
-
-def _quoted(sites: list[str]) -> str:
-    return json.dumps(sites[0] if len(sites) == 1 else sites, ensure_ascii=False)
 
 
 def _parts(sites: str, pairs: list[Pair], shared: set[_Key]) -> Iterable[str]:

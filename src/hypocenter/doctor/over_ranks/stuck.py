@@ -28,7 +28,7 @@ def judge(reports: Reports) -> list[Check]:
     found += [_own_trouble(reports, r, report) for r, report in reports.at_work.items() if _own_errors(report)]
     if found:
         return found
-    troubles = {rank: _first_trouble(report) for rank, report in reports.at_work.items() if report["troubles"]}
+    troubles = {rank: report["troubles"][0] for rank, report in reports.at_work.items() if report["troubles"]}
     waiting = {rank: str(report["at"]) for rank, report in reports.at_work.items() if report["at"] != "done"}
     if waiting or troubles:
         return [_nobody_named(reports, waiting, troubles)]
@@ -188,10 +188,6 @@ def _nobody_named(reports: Reports, waiting: Mapping[int, str], troubles: Mappin
         fix=(tools.log,) if tools else (),
         evidence={"waiting": {str(r): at for r, at in waiting.items()}},
     )
-
-
-def _first_trouble(report: Report) -> Mapping[str, str]:
-    return report["troubles"][0]
 
 
 def _depends(at: str) -> bool:
