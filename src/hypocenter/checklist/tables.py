@@ -17,7 +17,6 @@ order        of tables whose defaults meet on one side, the lowest wins
 from __future__ import annotations
 
 import fnmatch
-import sys
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -26,11 +25,7 @@ from typing import Any
 import msgspec
 
 from hypocenter.checklist.checklist import Scalar
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from hypocenter.toml import tomllib
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -11,8 +11,6 @@ What cannot be put together keeps a row for each rank (`lane`), or says that it 
 
 from __future__ import annotations
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any

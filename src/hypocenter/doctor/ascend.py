@@ -88,7 +88,7 @@ def for_torch(torch: str, torch_npu: str) -> list[str]:
 def torch_npu_for(torch: str, cann: str) -> str:
     """Return the torch_npu for this torch and, if listed, this CANN; empty when no table has it."""
     known = {release: dict(pairs) for release, pairs in version_table("ascend")["torch_npu"].items()}
-    fitting = [pairs[torch] for release, pairs in known.items() if torch in pairs]
+    fitting = [pairs[torch] for pairs in known.values() if torch in pairs]
     return str(known.get(cann, {}).get(torch) or next(iter(fitting), ""))
 
 

@@ -7,7 +7,6 @@ newer releases put a time before them, launchers a rank. Explanations are in `nc
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,11 +16,7 @@ from typing import Any, cast
 
 from hypocenter.doctor.answer import Check, CheckStatus
 from hypocenter.errors import HypocenterError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from hypocenter.toml import tomllib
 
 TABLE = Path(__file__).with_name("nccl_messages.toml")
 _LINE = re.compile(

@@ -12,7 +12,6 @@ swapped = true
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,11 +22,7 @@ import msgspec
 from hypocenter.compare.comparison import Matching, Pair, Side, Spot
 from hypocenter.compare.pairing.copies import without_copies
 from hypocenter.errors import ConfigError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from hypocenter.toml import tomllib
 
 LayoutName = Literal[
     "", "identity", "transposed", "padded", "concatenated", "interleaved", "swapped", "reshaped", "copies"

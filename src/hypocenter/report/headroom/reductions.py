@@ -5,8 +5,6 @@ A row of port `terms[i]` holds what such an operator added up, the row `out[0]` 
 
 from __future__ import annotations
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

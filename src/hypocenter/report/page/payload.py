@@ -8,8 +8,6 @@ log2 |max| = top + (c - 254) / 4, so a row spans 63 bits below its top, at a pre
 
 from __future__ import annotations
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
 import base64
 import bisect
 import gzip
