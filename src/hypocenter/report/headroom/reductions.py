@@ -35,7 +35,6 @@ SUMS = frozenset({"sum", "nansum", "cumsum"})
 MEANS = frozenset({"mean", "nanmean"})
 NORMS = frozenset({"norm", "linalg_vector_norm"})
 VARIANCES = frozenset({"var", "var_mean", "std", "std_mean"})
-PRODUCTS = frozenset({"bmm", "baddbmm"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
