@@ -7,7 +7,6 @@ import functools
 import math
 import os
 import re
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
@@ -20,11 +19,7 @@ from hypocenter.deterministic import SEEDS
 from hypocenter.errors import ConfigError
 from hypocenter.nouns import Level
 from hypocenter.schedule import parse
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from hypocenter.toml import tomllib
 
 ENV_PREFIX = "HYPOCENTER_"
 LEAST_KEPT, KEPT, KEPT_OF_JOB = 1 << 20, 1 << 30, 200 * 10**9  # bytes: of a rank, and of all of a job together

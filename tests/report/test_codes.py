@@ -10,9 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from hypocenter.report.page.payload import decode, encode, pack
+from hypocenter.report.page.payload import HIGHEST, MISSING, NOT_FINITE, PER_BIT, ZERO, encode, pack
 
 MAGNITUDES = st.one_of(st.just(0.0), st.just(np.inf), st.just(np.nan), st.floats(min_value=1e-300, max_value=1e300))
+
+
+def decode(codes: np.ndarray, top: list[float]) -> np.ndarray:
+    """Return what the page shows for each cell, as its decoder in app.js does."""
+    value = 2.0 ** (np.asarray(top)[:, None] + (codes.astype(np.float64) - HIGHEST) / PER_BIT)
+    value = np.where(codes == ZERO, 0.0, value)
+    return np.where(codes == MISSING, np.nan, np.where(codes == NOT_FINITE, np.inf, value))
 
 
 @given(hnp.arrays(np.float64, hnp.array_shapes(min_dims=2, max_dims=2, max_side=8), elements=MAGNITUDES))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import shlex
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
@@ -13,11 +12,7 @@ from typing import Any, Literal, get_type_hints
 import msgspec
 
 from hypocenter.errors import ConfigError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from hypocenter.toml import tomllib
 
 SideName = Literal["baseline", "candidate"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
@@ -96,9 +96,6 @@ class Given:
     entries: tuple[Entry, ...]
     notes: tuple[str, ...] = ()
     alongside: tuple[Given, ...] = field(default=())  # what else the file says: its launcher, its environment
-
-
-Note = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,18 +5,13 @@ from __future__ import annotations
 import bisect
 import json
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from hypocenter.checklist.checklist import ConfigurationError, Entry, Scalar
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from hypocenter.toml import tomllib
 
 _AT_MOST_NODES = 200_000
 _DEPTH = 60

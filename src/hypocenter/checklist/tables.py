@@ -10,13 +10,13 @@ order        of tables whose defaults meet on one side, the lowest wins
 [set_aside]  `keys` that are known and have no meaning for numbers; `*` as above
 [defaults]   "item" = value, in the item's words and units
 [flags]      of a command line: flag = [key, value], for flags that stand for a key and a value of another name
+[negated]    `keys` that a flag `no_KEY` turns off
 [switches]   `keys` of flags that take no value
 """
 
 from __future__ import annotations
 
 import fnmatch
-import sys
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -25,11 +25,7 @@ from typing import Any
 import msgspec
 
 from hypocenter.checklist.checklist import Scalar
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from hypocenter.toml import tomllib
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +52,12 @@ class Table:
     set_aside: Keys = field(default_factory=Keys)
     defaults: dict[str, Scalar] = field(default_factory=dict[str, Scalar])
     flags: dict[str, tuple[str, Scalar]] = field(default_factory=dict[str, "tuple[str, Scalar]"])
+    negated: Keys = field(default_factory=Keys)
     switches: Keys = field(default_factory=Keys)
+
+    def __post_init__(self) -> None:
+        """Add the flags of negated keys."""
+        self.flags.update({f"no_{key}": (key, False) for key in self.negated.keys})
 
     def item_of(self, key: str) -> tuple[str, bool]:
         """Return the item of a key and whether the key says the opposite; ("", False) when there is none."""

@@ -29,7 +29,7 @@ def argv_of(program: Sequence[str]) -> list[str]:
         return [sys.executable, *program]
     if name.endswith((".py", ".pyw")):
         raise UnknownNameError(f"no file {name!r}", where=str(Path.cwd()), fix=_nearest_file(Path(name)))
-    found = name if "/" in name and _is_executable(name) else None
+    found = name if "/" in name and Path(name).is_file() and os.access(name, os.X_OK) else None
     if "/" not in name:
         found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
     if found is None:
@@ -44,10 +44,6 @@ def argv_of(program: Sequence[str]) -> list[str]:
 
 def _is_python(path: Path) -> bool:
     return (path.suffix in (".py", ".pyw") and path.exists()) or (path / "__main__.py").is_file()
-
-
-def _is_executable(name: str) -> bool:
-    return Path(name).is_file() and os.access(name, os.X_OK)
 
 
 def _why_not(name: str) -> str:

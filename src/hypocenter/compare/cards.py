@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

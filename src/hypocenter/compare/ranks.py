@@ -11,29 +11,22 @@ What cannot be put together keeps a row for each rank (`lane`), or says that it 
 
 from __future__ import annotations
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from hypocenter.diagnose import logical
 from hypocenter.nouns import Place
 
-Flags = npt.NDArray[np.bool_]
-Reals = npt.NDArray[np.float64]
-
 COPIES_AGREE_TO = 2.0**-8  # relative, of the norm: copies of an activation that are further apart are no copies
 _SAME_FACTOR = 1e-4  # relative: norms are sums in float32
 _STAGE = 1 << 40  # between the orders of two pipeline stages: more than rows of a step
 _KEY = ("step", "microbatch", "phase", "site", "port", "call", "op", "replay")
 _VALUES = ("n", "n_nan", "n_posinf", "n_neginf", "min", "max", "absmax", "sum", "sumsq")
-_LINEAR = ("min", "max", "sum")  # besides magnitudes
 
 
 @dataclass(slots=True)

@@ -7,9 +7,6 @@ first (diagnose.logical); a tensor that every rank has of its own keeps its rank
 from __future__ import annotations
 
 import threading
-
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from queue import Queue

@@ -1,8 +1,5 @@
 """What each rank's check of a micro-batch came to, read from the rows at site `sdc`: what verdicts are made of."""
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
-
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace

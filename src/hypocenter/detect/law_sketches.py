@@ -1,8 +1,5 @@
 """Sketches of gradients over ranks: as each rank's micro-batches give them when done again, and as they are used."""
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
-
 from __future__ import annotations
 
 from collections import Counter

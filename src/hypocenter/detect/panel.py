@@ -1,8 +1,5 @@
 """What a rule over ranks sees: one step of all ranks, in columns, for there may be thousands of ranks."""
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
-
 from __future__ import annotations
 
 from collections import defaultdict

@@ -1,8 +1,5 @@
 """Compare what should be equal along an axis of ranks: one step's digests in columns, no loop over rows."""
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
-
 from __future__ import annotations
 
 import re

@@ -1,8 +1,5 @@
 """Whether data-parallel ranks are given the same samples, in whatever order: rows of the first pass."""
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
-
 from __future__ import annotations
 
 import math

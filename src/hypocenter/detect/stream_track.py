@@ -1,8 +1,5 @@
 """Random states, batches, rates and skips over ranks, step by step: gathered from the panels of a job."""
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
-
 from __future__ import annotations
 
 import math

@@ -6,9 +6,6 @@ Forward hands activations to later stages, backward gradients to earlier ones. A
 or a bad gradient that comes from nowhere, and can only say so; the stage that made it has evidence of its own.
 """
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
-
 from __future__ import annotations
 
 import itertools

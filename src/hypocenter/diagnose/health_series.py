@@ -5,8 +5,6 @@ A walk over the rank's file notes a few numbers of each row; whole rows are kept
 
 from __future__ import annotations
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ given then are bounds, and `is_bound` says so. Pipeline stages bring sites of th
 
 from __future__ import annotations
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

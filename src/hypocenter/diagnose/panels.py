@@ -8,8 +8,6 @@ not installed, and a job of many ranks asks tens of thousands of times.
 
 from __future__ import annotations
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import lru_cache, reduce

@@ -3,9 +3,6 @@
 Merging is associative and does not depend on the order: ranks may be looked at by whatever executor, in whatever parts.
 """
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
-
 from __future__ import annotations
 
 from collections.abc import Sequence

@@ -1,8 +1,5 @@
 """What rows of a recording hold at all: values, and values that are not finite."""
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
-
 from __future__ import annotations
 
 from typing import Any

@@ -82,18 +82,14 @@ def set_env(machine: Machine, cann: Cann | None = None) -> str:
 
 def for_torch(torch: str, torch_npu: str) -> list[str]:
     """Return the CANN releases that a pair of torch and torch_npu is listed with."""
-    return [str(row["cann"]) for row in version_table("ascend")["torch_npu"] if [torch, torch_npu] in row["pairs"]]
+    return [cann for cann, pairs in version_table("ascend")["torch_npu"].items() if [torch, torch_npu] in pairs]
 
 
 def torch_npu_for(torch: str, cann: str) -> str:
     """Return the torch_npu for this torch and, if listed, this CANN; empty when no table has it."""
-    rows = [
-        (str(row["cann"]), pair)
-        for row in version_table("ascend")["torch_npu"]
-        for pair in row["pairs"]
-        if pair[0] == torch
-    ]
-    return next((str(pair[1]) for release, pair in rows if release == cann), str(rows[0][1][1]) if rows else "")
+    known = {release: dict(pairs) for release, pairs in version_table("ascend")["torch_npu"].items()}
+    fitting = [pairs[torch] for pairs in known.values() if torch in pairs]
+    return str(known.get(cann, {}).get(torch) or next(iter(fitting), ""))
 
 
 def mindspore_version(version: str) -> str:

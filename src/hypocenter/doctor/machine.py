@@ -9,16 +9,12 @@ import functools
 import os
 import posixpath
 import re
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from hypocenter.toml import tomllib
 
 LONGEST_CHAIN = 40  # symbolic links that Linux follows before it gives up (MAXSYMLINKS, path_resolution(7))
 LARGEST_TEXT_BYTES = 1 << 20  # of a version file or header; a larger one is none

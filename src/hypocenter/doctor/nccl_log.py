@@ -7,7 +7,6 @@ newer releases put a time before them, launchers a rank. Explanations are in `nc
 from __future__ import annotations
 
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,11 +16,7 @@ from typing import Any, cast
 
 from hypocenter.doctor.answer import Check, CheckStatus
 from hypocenter.errors import HypocenterError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from hypocenter.toml import tomllib
 
 TABLE = Path(__file__).with_name("nccl_messages.toml")
 _LINE = re.compile(
@@ -127,8 +122,9 @@ def known(table: Path = TABLE) -> tuple[Explained, ...]:
         entries = cast("dict[str, dict[str, Any]]", tomllib.load(file))
     return tuple(
         Explained(
-            name=name, pattern=re.compile(entry["pattern"], re.IGNORECASE), status=entry["status"], what=entry["what"],
-            why=entry["why"], fix=tuple(entry.get("fix", ())), is_consequence=entry.get("consequence", False),
+            name=name, pattern=re.compile(entry["pattern"], re.IGNORECASE), status=entry.get("status", "problem"),
+            what=entry["what"], why=entry["why"], fix=tuple(entry.get("fix", ())),
+            is_consequence=entry.get("consequence", False),
         )
         for name, entry in entries.items()
     )  # fmt: skip

@@ -51,7 +51,12 @@ class Setting:
 @functools.cache
 def settings() -> tuple[Setting, ...]:
     """Return all rows, in the order of the table."""
-    return msgspec.convert(tuple(version_table("settings")["setting"]), type=tuple[Setting, ...])
+    rows = (
+        {"kind": kind, "name": name, **row}
+        for kind, of in version_table("settings").items()
+        for name, row in of.items()
+    )
+    return msgspec.convert(tuple(rows), type=tuple[Setting, ...])
 
 
 def described(name: str, kind: Kind) -> Setting | None:

@@ -17,7 +17,6 @@ from hypocenter.nouns import Phase, Reading
 from hypocenter.optimizers.rule import words_of
 
 _APART = 4  # orders of one run: parameters, inputs, outputs, the cell
-_MOST_NAMED = 5
 _RATE = "learning_rate"
 
 

@@ -32,16 +32,7 @@ from hypocenter.optimizers.options import Options, number, read
 State = Mapping[str, Any]
 """By torch's words. `step`: the updates that were made, this one included once it was."""
 
-_WITHOUT_RULE = frozenset(
-    {
-        "SparseAdam",
-        "Adafactor",
-        "LAMB",
-        "FusedLamb",
-        "OnebitAdam",
-        "Lion",
-    }
-)
+_WITHOUT_RULE = frozenset({"SparseAdam", "Adafactor", "LAMB", "FusedLamb", "OnebitAdam", "Lion"})
 """Classes that are no kind of what their name or their parent suggests."""
 
 

@@ -1,8 +1,5 @@
 """Which rows and columns of a file are wanted, and what is kept of its batches as they stream by."""
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
-
 from __future__ import annotations
 
 from collections.abc import Callable

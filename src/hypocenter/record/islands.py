@@ -6,8 +6,6 @@ there too, so that what happened at a step can still be compared over the ranks.
 
 from __future__ import annotations
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
 import os
 import re
 from collections.abc import Iterable, Sequence

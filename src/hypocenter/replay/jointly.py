@@ -99,12 +99,7 @@ class Jointly:
             groups.close()
 
     def _investigate(
-        self,
-        case: Case,
-        base: Evidence,
-        observers: Callable[[Microbatch], Observer | None],
-        table: Table,
-        whole: Whole,
+        self, case: Case, base: Evidence, observers: Callable[[Microbatch], Observer | None], table: Table, whole: Whole
     ) -> Outcome:
         own_why_not = next((why for m in case.microbatches if (why := self._replayer.why_not(m))), "")
         agreement = agree(table, whole, len(case.microbatches), len(self._parameters()), own_why_not)

@@ -29,7 +29,7 @@ def testify(witness: Witness, base: Evidence, found: Blame) -> tuple[Evidence, i
         killed=_all_brief(witness, found.killed[:MAX_KILLED]),
     )
     if found.leaf is not None:
-        op = _first_use(found)
+        op = found.zero_factor if found.zero_factor is not None else next(iter(found.path), None)
         evidence, mask = _leaf(evidence, witness, found.leaf)
         evidence = replace(evidence, origin=witness.op(op) if op is not None else None)
     else:
@@ -48,11 +48,6 @@ def _all_brief(witness: Witness, indices: tuple[int, ...]) -> tuple[OpFacts, ...
 
 def _thin(path: tuple[int, ...]) -> tuple[int, ...]:
     return path if len(path) <= MAX_PATH else path[:8] + path[-4:]
-
-
-def _first_use(found: Blame) -> int | None:
-    """Return for a bad leaf the product that tried to mask it, or the first op that read it; None if none did."""
-    return found.zero_factor if found.zero_factor is not None else next(iter(found.path), None)
 
 
 def _leaf(evidence: Evidence, witness: Witness, index: int) -> tuple[Evidence, Any]:

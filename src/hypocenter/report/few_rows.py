@@ -6,8 +6,6 @@ to keep, for each site and step, the largest magnitude and the largest counts.
 
 from __future__ import annotations
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
 from collections.abc import Iterable, Mapping
 
 import pyarrow as pa

@@ -13,6 +13,7 @@ from rich.cells import cell_len
 from hypocenter.axes import AXES
 from hypocenter.diagnose.numbers import short
 from hypocenter.formats import LARGEST
+from hypocenter.in_words import counted as count
 from hypocenter.nouns import Coords, Finding, Remedy, Source, Summary
 
 LONGEST_NAME = 200  # characters of one name or line; longer ones are cut in the middle, and say so
@@ -73,11 +74,6 @@ def _visible(character: str) -> str:
     if code < 0x20 or 0x7F <= code < 0xA0 or 0xD800 <= code < 0xE000:
         return f"\\x{code:02x}"
     return f"\\u{code:04x}" if code in _INVISIBLE else character
-
-
-def count(n: int, noun: str) -> str:
-    """Return a number with its noun: `1 step`, `2 steps`, `16,384 rows`."""
-    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
 def number(value: float | None) -> str:

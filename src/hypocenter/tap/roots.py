@@ -356,14 +356,10 @@ class ChangingBuffers:
     def after(self) -> None:
         """Note which buffers the call changed or replaced."""
         for (m, key, b), version in self._unchanged:
-            now, copy = _buffer(m, key), self._copies.get((id(m), key))
+            now, copy = m._buffers.get(key), self._copies.get((id(m), key))
             if now is not b or version_of(b) != version or (copy is not None and not torch.equal(copy, b)):
                 self._changing.add((id(m), key))
         self._copies, self._unchanged = {}, []
 
 
 _NOTHING = SavedBuffers()
-
-
-def _buffer(module: torch.nn.Module, key: str) -> torch.Tensor | None:
-    return module._buffers[key] if key in module._buffers else None  # noqa: SIM401 (a ScriptModule's have no `get`)

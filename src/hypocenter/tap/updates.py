@@ -80,11 +80,7 @@ class UpdateTap:
         self._undo += [
             hear(torch.autograd, "backward", self._backward, like=_like_backward, rebinds=("tensors", "grad_tensors")),
             hear(
-                torch.autograd,
-                "grad",
-                self._gradients,
-                like=_like_grad,
-                rebinds=("outputs", "inputs", "grad_outputs"),
+                torch.autograd, "grad", self._gradients, like=_like_grad, rebinds=("outputs", "inputs", "grad_outputs")
             ),
             hear_engine(self._engine, lambda: self._is_nested),
             hear(torch.nn.utils, "clip_grad_norm_", self._clip, like=like_decorated, rebinds=("args", "kwargs")),

@@ -117,7 +117,7 @@ class UserCode(TorchFunctionMode):
             name = getattr(func, "__name__", "")
             if name in _READS and args:
                 self.tape.look_at(args[0])
-            writes = _writes(name)
+            writes = name in _WRITERS or (name.endswith("_") and not name.endswith("__"))
             if args and (writes or (name == "__set__" and getattr(func, "__self__", None) is _data)):
                 self._note_writer(args[0], caller)
                 self.self_averages.hear(name, args, kwargs)
@@ -350,10 +350,6 @@ def _is_fake(tensor: torch.Tensor) -> bool:
 
 def _generators(args: Any, kwargs: Any) -> list[torch.Generator]:
     return [each for each in (*args, *kwargs.values()) if isinstance(each, torch.Generator)]
-
-
-def _writes(name: str) -> bool:
-    return name in _WRITERS or (name.endswith("_") and not name.endswith("__"))
 
 
 def _holds_tensor(value: Any) -> bool:

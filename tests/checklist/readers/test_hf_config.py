@@ -10,11 +10,12 @@ import pytest
 from transformers import CONFIG_MAPPING
 
 from hypocenter.checklist.checklist import Configuration
+from hypocenter.checklist.frameworks.hf_config import models
 from hypocenter.checklist.reading import read
-from hypocenter.checklist.tables import read_toml, table
+from hypocenter.checklist.tables import table
 
 SAMPLES = Path(__file__).resolve().parents[1] / "samples" / "transformers"
-MODELS: dict[str, Any] = read_toml("hf_models")
+MODELS = models()
 
 
 def values(found: Configuration) -> dict[str, object]:

@@ -17,7 +17,7 @@ import warm
 from mcp import ClientSession, StdioServerParameters, stdio_client
 
 from hypocenter.cli.agents.tools import TOOLS
-from hypocenter.cli.replayed import Replayed
+from hypocenter.cli.commands.replay import Replayed
 from hypocenter.json_answer import published
 
 GALLERY = Path(__file__).resolve().parents[2] / "gallery"

@@ -171,10 +171,7 @@ _SIDES: tuple[SideName, SideName] = ("baseline", "candidate")
 
 
 def _of_rows(
-    context: Context,
-    rows: list[RowComparison],
-    norms: dict[SideName, dict[str, float]],
-    factors: dict[SideName, float],
+    context: Context, rows: list[RowComparison], norms: dict[SideName, dict[str, float]], factors: dict[SideName, float]
 ) -> Iterator[LocalNorm]:
     for row in rows:
         if row.distance is None:

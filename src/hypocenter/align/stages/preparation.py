@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 from hypocenter.align.alignment import StageResult, named, of_comparison, result
@@ -39,9 +38,6 @@ def judge(context: Context) -> StageResult:
     if doubts:
         return replace(doubts[0], why=(*doubts[0].why, *(one.sentence for one in doubts[1:]), *told))
     return result(1, "passed", "; ".join(told[:4]), why=tuple(told[4:]), figures=figures)
-
-
-Check = Callable[[Context, list[str]], "StageResult | None"]
 
 
 def _batches(context: Context, told: list[str]) -> StageResult | None:

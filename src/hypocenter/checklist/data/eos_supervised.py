@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hypocenter.checklist.data.side import Batch, Ids, Seen, Side
+from hypocenter.checklist.data.side import Ids, Seen, Side
 
 item, order = "data.eos_supervised", 3
 
@@ -16,7 +16,7 @@ def look(side: Side) -> Seen:
         return Seen(value=None, why="the id of end of sequence is not known")
     n_there = n_learned = n_known = 0
     for batch in side.batches:
-        wanted = _wanted(batch)
+        wanted = batch.target if batch.target is not None else batch.labels
         if wanted is None:
             continue
         n_known += 1
@@ -33,10 +33,6 @@ def look(side: Side) -> Seen:
         value="never learned", fault=f"{n_there:,} ends of sequence ({_said(ends)}), and no place learns one{same}",
         fix="mask padding by length or attention mask, not by id",
     )  # fmt: skip
-
-
-def _wanted(batch: Batch) -> Ids | None:
-    return batch.target if batch.target is not None else batch.labels
 
 
 def _is(values: Ids, ids: tuple[int, ...]) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:

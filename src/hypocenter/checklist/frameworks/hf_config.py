@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from typing import Any
 
 from hypocenter.checklist.checklist import Entry, Given, Value
@@ -34,9 +35,15 @@ def settle(sheet: FileEntries) -> None:
     _defaults(sheet)
 
 
+@cache
 def models() -> dict[str, Any]:
     """Read what is known of each model type: `gated`, `defaults` by key, `facts` by item."""
-    return read_toml("hf_models")
+    types = read_toml("hf_models")
+    facts = {kind: of.get("facts", {}) for kind, of in types.items()}
+    return {
+        kind: {"gated": False, **of, "facts": {**facts.get(of.get("like"), {}), **facts[kind]}}
+        for kind, of in types.items()
+    }
 
 
 def _defaults(sheet: FileEntries) -> None:
@@ -98,7 +105,7 @@ def _activation(sheet: FileEntries, kind: str) -> None:
     if key is None:
         return
     text = str(sheet.value(key))
-    is_gated = bool(models().get(kind, {}).get("gated")) or bool(boolean(sheet.value("is_gated_act", False)))
+    is_gated = models().get(kind, {}).get("gated", False) or bool(boolean(sheet.value("is_gated_act", False)))
     if key == "feed_forward_proj" and text.startswith("gated-"):
         is_gated, text = True, {"gelu": "gelu_new"}.get(text[6:], text[6:])
     found = canonical("model.activation", text)

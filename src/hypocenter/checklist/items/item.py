@@ -21,7 +21,6 @@ no_equivalent             why there is no second way to say the same value
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache
 from importlib import metadata, resources
@@ -35,11 +34,7 @@ from hypocenter.checklist import tables
 from hypocenter.checklist.checklist import Importance, Scalar
 from hypocenter.errors import ConfigError
 from hypocenter.manual import Manual
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from hypocenter.toml import tomllib
 
 Kind = Literal["count", "number", "flag", "word", "dtype", "text", "ids", "version", "list"]
 GROUPS = ("structure", "moe", "optimizer", "weights", "precision", "parallel", "data", "other")

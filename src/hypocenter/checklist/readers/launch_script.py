@@ -149,7 +149,7 @@ def entries_of(words: tuple[Field, ...], table: Table, name: str, notes: list[st
         values: list[Field] = []
         is_switch = key in table.switches.keys or key in table.flags
         while match[2] is None and at < len(words) and not _is_flag(words[at]):
-            if is_switch and not _is_boolean(words[at]):
+            if is_switch and words[at].text.lower() not in ("true", "false"):
                 break
             if not words[at].is_known and values and not words[at].text.startswith("<"):
                 break  # one that is not known may be the value; a second one may be anything
@@ -177,10 +177,6 @@ def _entry(
 
 def _is_flag(word: Field) -> bool:
     return bool(word.runs) and word.runs[0].is_known and _FLAG_AND_VALUE.match(word.text) is not None
-
-
-def _is_boolean(word: Field) -> bool:
-    return word.text.lower() in ("true", "false")
 
 
 def _left(word: Field, name: str) -> str:

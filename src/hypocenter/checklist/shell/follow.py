@@ -331,11 +331,7 @@ def holds(fields: tuple[Field, ...]) -> bool | None:
         if words[-1] not in ("]", "]]"):
             return None
         inside = inside[:-1]
-    return _either(inside)
-
-
-def _either(fields: list[Field]) -> bool | None:
-    return _joined(fields, ("||", "-o"), _all, True)
+    return _joined(inside, ("||", "-o"), _all, True)
 
 
 def _all(fields: list[Field]) -> bool | None:

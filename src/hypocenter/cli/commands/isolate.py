@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -10,13 +11,18 @@ import click
 from hypocenter.cli.answer_format import format_option, print_answer
 from hypocenter.cli.damage import tell_damage
 from hypocenter.compare.isolation.isolate import isolate
+from hypocenter.compare.isolation.isolated import Isolated, Isolation
 from hypocenter.compare.judged_steps import Options
 from hypocenter.compare.pairing.manual_map import read_map
+from hypocenter.compare.sentences import place, power
 from hypocenter.record.reader import open_run
-from hypocenter.report import isolation, wording
+from hypocenter.report import wording
+from hypocenter.report.columns import aligned, cut_rows
 from hypocenter.report.screen import write
 
 EXIT = {"same": 0, "diverged": 1, "cannot-tell": 5}
+ROWS = 20  # modules on a screen before the rest is counted
+_HEAD = ("verdict", "module", "class", "port", "own error", "floor", "times", "how")
 
 
 @click.command("isolate")
@@ -31,9 +37,7 @@ EXIT = {"same": 0, "diverged": 1, "cannot-tell": 5}
     "--map", "map_file", type=click.Path(path_type=Path), metavar="FILE", help="Pairs of sites that win (TOML)."
 )
 @click.option("--plugin", "plugins", multiple=True, metavar="FILE", help="A file with more matchers.")
-@click.option(
-    "--rows", type=click.IntRange(0), default=isolation.ROWS, show_default=True, help="Modules shown; 0 for all."
-)
+@click.option("--rows", type=click.IntRange(0), default=ROWS, show_default=True, help="Modules shown; 0 for all.")
 @format_option()
 def command(
     baseline: Path, candidate: Path, step: int | None, microbatch: int, site: str, map_file: Path | None,
@@ -51,7 +55,7 @@ def command(
     if format_name != "terminal":
         print_answer("isolate", found, format_name)
     else:
-        write(sys.stdout, "".join(f"{line}\n" for line in isolation.in_words(found, rows)))
+        write(sys.stdout, "".join(f"{line}\n" for line in _in_words(found, rows)))
         _next(baseline, candidate, found.modules[0].site if found.modules else "", found.status)
     tell_damage(*runs)
     return EXIT[found.status]
@@ -62,3 +66,26 @@ def _next(baseline: Path, candidate: Path, site: str, status: str) -> None:
     if status == "diverged":
         words = (*words, "--site", wording.site_glob(site), "--values")
     write(sys.stderr, f"next: {wording.command(*words)}\n")
+
+
+def _in_words(found: Isolation, most: int = ROWS) -> Iterator[str]:
+    """Yield the sentence, the modules worst first (`most` 0: all), and what could not be read."""
+    yield wording.sentence(found.sentence)
+    rows = found.modules[: most or None]
+    if rows:
+        yield ""
+        yield from aligned([_HEAD, *map(_cells, rows)], right=frozenset({4, 5, 6}))
+        yield from cut_rows(len(rows), len(found.modules), "module", "see them with --rows 0 or --json")
+    for note in found.notes:
+        yield f"note: {wording.sentence(note)}"
+
+
+def _cells(one: Isolated) -> tuple[str, ...]:
+    name = wording.clean(place(one.site)) + (f" call {one.call}" if one.call else "")
+    renamed = f" ({wording.clean(one.candidate_site)})" if one.candidate_site != one.site else ""
+    verdict = "own, innermost" if one.innermost else one.verdict
+    how = ": ".join(word for word in (one.how, one.why) if word)
+    return (
+        verdict, f"{name}{renamed}", one.kind, one.port, "?" if one.error is None else power(one.error),
+        "?" if one.floor is None else power(one.floor), "" if one.error is None else f"{one.times:,.1f}", how,
+    )  # fmt: skip

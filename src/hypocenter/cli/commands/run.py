@@ -70,11 +70,7 @@ def in_words(purpose: str) -> str:
     type=click.Choice(list(PURPOSES)),
     help="Record what a command wants. " + " ".join(f"{name}: {in_words(name)}." for name in PURPOSES),
 )
-@click.option(
-    "--fail-on",
-    type=click.Choice(SEVERITIES[::-1]),
-    help="Turn exit 0 into 1 if a finding is this severe.",
-)
+@click.option("--fail-on", type=click.Choice(SEVERITIES[::-1]), help="Turn exit 0 into 1 if a finding is this severe.")
 @click.option("--notify", "notify", multiple=True, metavar="WHERE", help=NOTIFY_HELP)
 @click.argument(
     "program", nargs=-1, required=True, type=click.UNPROCESSED, metavar="PROGRAM [ARGS]...",

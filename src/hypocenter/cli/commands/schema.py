@@ -28,7 +28,7 @@ ANSWERS = {
     "headroom": "hypocenter.report.headroom.json:Headroom",
     "isolation": "hypocenter.compare.isolation.isolated:Isolation",
     "relations": "hypocenter.diagnose.relation_list:Answer",
-    "replay": "hypocenter.cli.replayed:Replayed",
+    "replay": "hypocenter.cli.commands.replay:Replayed",
     "runs": "hypocenter.diagnose.run_list:Runs",
     "scaled-headroom": "hypocenter.report.headroom.scaled:ScaledHeadroom",
     "spikes": "hypocenter.diagnose.spike_list:Answer",

@@ -87,7 +87,7 @@ def swings(found: Evidence, limits: Limits) -> Check:
     )
     mean = abs(swing.mean.value)
     leans = mean > swing.mean.beyond(limits.chance) and (abs(swing.lean) > _LEAN or mean > found.typical_floor)
-    small = mean <= max(_small(found), float(found.noise.least.mean()))
+    small = mean <= max(_SMALL_SHARE * float(found.tolerance.mean()), float(found.noise.least.mean()))
     status: CheckStatus = "pass"
     if not small and (leans or swing.n_effective < ENOUGH):
         status = "pass" if _repeats_lean(found) else "cannot-tell"
@@ -198,10 +198,6 @@ def _means(found: Evidence) -> Values:
 
 def _largest_mean(found: Evidence) -> float:
     return float(np.abs(_means(found)).max())
-
-
-def _small(found: Evidence) -> float:
-    return _SMALL_SHARE * float(found.tolerance.mean())
 
 
 def _repeats_lean(found: Evidence) -> bool:

@@ -17,7 +17,7 @@ When it is wrong
 
 from __future__ import annotations
 
-from hypocenter.compare.case import Case, PairedRow
+from hypocenter.compare.case import Case
 from hypocenter.compare.comparison import Fit
 from hypocenter.compare.fit_evidence import is_at_start, is_shuffled
 from hypocenter.compare.fitting import fit
@@ -52,11 +52,7 @@ def initialisation(case: Case) -> Fit | None:
 
 def _how_many(case: Case) -> str:
     rows = [row for row in case.rows(phase="param", port="value") if row.baseline.n > 1]
-    apart = [row for row in rows if _is_apart(row)]
+    apart = [row for row in rows if row.comparison.verdict == "differs"]
     if len(apart) >= _ALL * len(rows):
         return "nearly all parameters differ: another seed or checkpoint"
     return "it is the only one" if len(apart) == 1 else f"{len(apart):,} of {len(rows):,} parameters differ"
-
-
-def _is_apart(row: PairedRow) -> bool:
-    return row.comparison.verdict == "differs"

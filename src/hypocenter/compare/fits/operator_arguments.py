@@ -86,7 +86,7 @@ def _apart(mine: Calls, other: Calls) -> Iterator[_Apart]:
 def _said(apart: _Apart) -> str:
     if len(apart.mine) == len(apart.other) == 1 and apart.mine[0].op == apart.other[0].op:
         return _told(apart.mine[0], apart.other[0])
-    sides = [_named(calls) for calls in (apart.mine, apart.other)]
+    sides = [some((f"{call.op}{_at(call)}" for call in calls), _SHOWN) for calls in (apart.mine, apart.other)]
     if not all(sides):
         side = "baseline" if sides[0] else "candidate"
         return f"the {side} alone calls {sides[0] or sides[1]}"
@@ -102,10 +102,6 @@ def _told(mine: OperatorCall, other: OperatorCall) -> str:
         for name in differ
     )
     return f"{mine.op}{_at(mine)}: {values}"
-
-
-def _named(calls: Calls) -> str:
-    return some((f"{call.op}{_at(call)}" for call in calls), _SHOWN)
 
 
 def _at(call: OperatorCall) -> str:

@@ -17,7 +17,7 @@ The canonical names: `embed.tokens`, `layers.{}`, `layers.{}.norm_1`, `layers.{}
 
 from __future__ import annotations
 
-import sys
+import re
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -25,11 +25,7 @@ from typing import Any
 
 import msgspec
 
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
-import re
+from hypocenter.toml import tomllib
 
 _LEAVES = {
     "gamma": "weight", "beta": "bias", "embedding_table": "weight", "moving_mean": "running_mean",

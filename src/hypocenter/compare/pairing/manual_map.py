@@ -12,7 +12,6 @@ swapped = true
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,11 +22,7 @@ import msgspec
 from hypocenter.compare.comparison import Matching, Pair, Side, Spot
 from hypocenter.compare.pairing.copies import without_copies
 from hypocenter.errors import ConfigError
-
-if sys.version_info >= (3, 11):
-    import tomllib
-else:
-    import tomli as tomllib
+from hypocenter.toml import tomllib
 
 LayoutName = Literal[
     "", "identity", "transposed", "padded", "concatenated", "interleaved", "swapped", "reshaped", "copies"
@@ -140,12 +135,8 @@ def _keys(matching: Matching, side: Side) -> dict[str, set[_Key]]:
 
 def _sites(pair: Pair) -> str:
     sides = [[spot.site for spot in spots] for spots in (pair.baseline, pair.candidate)]
-    ours, theirs = (_quoted(side) for side in sides)
+    ours, theirs = (json.dumps(side[0] if len(side) == 1 else side, ensure_ascii=False) for side in sides)
     return f"baseline = {ours}\ncandidate = {theirs}"
-
-
-def _quoted(sites: list[str]) -> str:
-    return json.dumps(sites[0] if len(sites) == 1 else sites, ensure_ascii=False)
 
 
 def _parts(sites: str, pairs: list[Pair], shared: set[_Key]) -> Iterable[str]:

@@ -50,8 +50,7 @@ class Origin:
     module: Annotated[str, Meta(description="Its class.")] = ""
     param: Annotated[str, Meta(description="The parameter that it sets up, before the first step.")] = ""
     generator: Annotated[
-        str,
-        Meta(description="That it drew from or seeded: torch cpu, torch.Generator, random, numpy.random, ..."),
+        str, Meta(description="That it drew from or seeded: torch cpu, torch.Generator, random, numpy.random, ...")
     ] = ""
     source: Source | None = None
     n: Annotated[
@@ -95,8 +94,7 @@ class Determinism:
     ] = "cannot-tell"
     sentence: Annotated[str, Meta(description="The answer in one sentence.")] = ""
     runs: Annotated[
-        tuple[str, ...],
-        Meta(description="Recordings that were compared; the first with each other one."),
+        tuple[str, ...], Meta(description="Recordings that were compared; the first with each other one.")
     ] = ()
     n_steps: Count = 0
     n_ranks: Count = 0
@@ -107,8 +105,7 @@ class Determinism:
         Meta(description="Other places that do not repeat, in order; those in `draws` are not named again."),
     ] = ()
     draws: Annotated[
-        tuple[Origin, ...],
-        Meta(description="Every line that drew from a generator without a fixed seed."),
+        tuple[Origin, ...], Meta(description="Every line that drew from a generator without a fixed seed.")
     ] = ()
     results: Annotated[Results, Meta(description="Losses, gradients and parameters of all steps.")] = field(
         default_factory=Results

@@ -80,7 +80,7 @@ def _behind(pairing: Pairing, event: Event, other: Event, writer: int, *, is_und
         yield Root(event=event, kind="outside", other=other)
     elif writer not in pairing.partner or (writer in pairing.differs and pairing.differs[writer].at_all):
         yield writer
-    elif _is_remote(made):  # what other ranks sent: they are compared too
+    elif made.name.startswith(("c10d", "_c10d")):  # what other ranks sent: they are compared too
         return
     else:
         yield Root(event=event, kind="undefined" if is_undefined else "changed", other=other, maker=made)
@@ -96,7 +96,3 @@ def _parted(pairing: Pairing, event: Event) -> Iterator[Root | int]:
 def _steering(pairing: Pairing, end: int) -> list[int]:
     """Return the events before this one that differ and whose values went to Python: `if loss.item() > ...`."""
     return pairing.steering[: bisect_left(pairing.steering, end)]
-
-
-def _is_remote(event: Event) -> bool:
-    return event.name.startswith(("c10d", "_c10d"))

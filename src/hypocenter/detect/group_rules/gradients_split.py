@@ -19,9 +19,6 @@ When it is wrong
     it is a note.
 """
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
-
 from __future__ import annotations
 
 from collections.abc import Iterator

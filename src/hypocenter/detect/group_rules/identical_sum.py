@@ -24,9 +24,6 @@ When it is wrong
     needless.
 """
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping

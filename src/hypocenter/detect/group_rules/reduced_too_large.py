@@ -23,9 +23,6 @@ When it is wrong
     are no cross-entropy are not judged.
 """
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
-
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping

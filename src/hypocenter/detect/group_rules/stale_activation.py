@@ -18,9 +18,6 @@ When it is wrong
     Where ranks train models of different kinds, and one of them is given the same data again and again.
 """
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
-
 from __future__ import annotations
 
 from collections import defaultdict

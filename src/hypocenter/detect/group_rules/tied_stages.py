@@ -18,9 +18,6 @@ When it is wrong
     Where an untied model was made from a tied checkpoint and is meant to train both.
 """
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
-
 from __future__ import annotations
 
 import re

@@ -64,7 +64,5 @@ f"# or: pip install --force-reinstall torch --index-url https://download.pytorch
 
 def least_for(release: str) -> str:
     """Return the oldest driver that runs a CUDA release; empty when no table has it."""
-    for row in version_table("cuda")["compatible"]:
-        if row["major"] == major(release):
-            return str(row["driver"])
-    return str(version_table("cuda")["release"].get(release, {}).get("driver", ""))
+    table = version_table("cuda")
+    return table["compatible"].get(str(major(release))) or table["release"].get(release, {}).get("driver", "")

@@ -33,7 +33,7 @@ def mindspore(machine: Machine) -> Verdict:
     chosen = ascend.active(machine) if hardware.uses_ascend(machine) else None
     cann = chosen.version if chosen is not None else ""
     facts = {"mindspore": version, "mindformers": formers, "cann": cann}
-    row = next((row for row in version_table("ascend")["mindformers"] if row["mindformers"] == formers), None)
+    row = version_table("ascend")["mindformers"].get(formers)
     if row is not None and row["mindspore"] != version:
         return problem(
             f"MindFormers {formers} belongs to MindSpore {row['mindspore']}, installed is {version}",
@@ -43,17 +43,17 @@ def mindspore(machine: Machine) -> Verdict:
         )
     if not hardware.uses_ascend(machine):
         return ok(f"MindSpore {version}; no NPU here, so no CANN to go with it")
-    known = next((row for row in version_table("ascend")["mindspore"] if row["mindspore"] == version), None)
+    known = version_table("ascend")["mindspore"].get(version)
     if known is None or not cann or (formers and row is None):
         unlisted = f"MindSpore {version}" if known is None else f"MindFormers {formers}"
         why = f"{unlisted} is not in the table" if known is None or cann else "no CANN was found"
         also = f", MindFormers {formers}" if formers else ""
         return cannot_tell(f"whether MindSpore {version}{also} and CANN {cann or '?'} belong together", why, **facts)
-    if cann not in known["cann"]:
+    if cann not in known:
         return problem(
-            f"MindSpore {version} belongs to CANN {' or '.join(known['cann'])}, in use is {cann}",
+            f"MindSpore {version} belongs to CANN {' or '.join(known)}, in use is {cann}",
             "operators are missing or compute otherwise",
-            (f"# install CANN {known['cann'][0]}, then:", ascend.set_env(machine, chosen)),
+            (f"# install CANN {known[0]}, then:", ascend.set_env(machine, chosen)),
             **facts,
         )
     also = f", MindFormers {formers}" if formers else ""

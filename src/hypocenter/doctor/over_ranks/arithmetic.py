@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hypocenter.doctor.answer import Check
-from hypocenter.doctor.over_ranks.reports import Reports
+from hypocenter.doctor.over_ranks.reports import Reports, check
 
 CODE = "arithmetic.burn"
 TITLE = "matmul and sums"
@@ -59,19 +59,18 @@ def _beyond_bounds(burn: Mapping[str, Any], rank: int | None, host: str, who: st
     first = test["first"]
     limit = "to the bit" if first["limit"] is None else f"within {first['limit']:.2e}"
     return [
-        Check(
-            code=CODE,
-            area="arithmetic",
-            title=TITLE,
-            status="problem",
-            rank=rank,
-            host=host,
-            what=f"{who} computes wrong: {test['name']} in {test['dtype']}, {test['n_wrong']:,} of "
+        check(
+            CODE,
+            TITLE,
+            "problem",
+            f"{who} computes wrong: {test['name']} in {test['dtype']}, {test['n_wrong']:,} of "
             f"{test['n']:,} values; "
             f"element {first['index']} is {first['actual']:.9g}, exact is {first['expected']:.9g} ({limit})",
-            why="no order of the operations and no rounding gives this: the device, its memory or its library "
+            "no order of the operations and no rounding gives this: the device, its memory or its library "
             "is at fault" + (f"; also {', '.join(_spelled(t) for t in bad[1:])}" if bad[1:] else ""),
-            fix=_fix(burn),
+            _fix(burn),
+            rank=rank,
+            host=host,
             evidence={"device": burn["device"], "tests": bad},
         )
     ]
@@ -98,18 +97,17 @@ def _unsteady(burn: Mapping[str, Any], rank: int | None, host: str, who: str) ->
         return []
     test = max(unsteady, key=lambda t: t["n_unequal"])
     return [
-        Check(
-            code="arithmetic.repeat",
-            area="arithmetic",
-            title="repeated bits",
-            status="problem",
+        check(
+            "arithmetic.repeat",
+            "repeated bits",
+            "problem",
+            f"{who} computes differently each time: {_spelled(test)}, {test['n_unequal']} of "
+            f"{test['n_repeats'] - 1} repeats differ from the first",
+            "the same kernel on the same numbers gives the same bits: a fault that comes and goes, or, if every "
+            "device does it, a kernel that adds in no fixed order",
+            _fix(burn),
             rank=rank,
             host=host,
-            what=f"{who} computes differently each time: {_spelled(test)}, {test['n_unequal']} of "
-            f"{test['n_repeats'] - 1} repeats differ from the first",
-            why="the same kernel on the same numbers gives the same bits: a fault that comes and goes, or, if every "
-            "device does it, a kernel that adds in no fixed order",
-            fix=_fix(burn),
             evidence={"device": burn["device"], "tests": unsteady},
         )
     ]
@@ -124,15 +122,14 @@ def passed(burns: Mapping[int, Any], host: str = "") -> Check:
     names = list(dict.fromkeys(t["name"] for t in burn["tests"]))
     skipped = sorted({name for b in burns.values() for name, _ in b["skipped"]})
     where = f"{len(burns)} ranks" if len(burns) > 1 else burn["device"]
-    return Check(
-        code=CODE,
-        area="arithmetic",
-        title=TITLE,
-        status="ok",
-        host=host,
-        what=f"{where}: {', '.join(names)} in {', '.join(formats)}, {n_repeats:,} results, at most {100 * worst:.0f} % "
+    return check(
+        CODE,
+        TITLE,
+        "ok",
+        f"{where}: {', '.join(names)} in {', '.join(formats)}, {n_repeats:,} results, at most {100 * worst:.0f} % "
         "of the error that rounding allows, repeats equal to the bit"
         + (f"; not checked: {', '.join(skipped)}" if skipped else ""),
+        host=host,
         evidence={"worst": worst, "n_results": n_repeats, "skipped": skipped},
     )
 
@@ -167,12 +164,11 @@ def _among(reports: Reports, burns: Mapping[int, Any]) -> list[Check]:
     if found or n_compared < 2:
         return found
     return [
-        Check(
-            code="arithmetic.among-ranks",
-            area="arithmetic",
-            title="bits over ranks",
-            status="ok",
-            what=f"{n_compared} ranks with equal hardware have the same digests",
+        check(
+            "arithmetic.among-ranks",
+            "bits over ranks",
+            "ok",
+            f"{n_compared} ranks with equal hardware have the same digests",
             evidence={"groups": groups},
         )
     ]
@@ -196,13 +192,12 @@ def _differ(reports: Reports, name: str, marks: Mapping[int, tuple[tuple[str, st
     if is_known:
         verb = "computes" if len(others) == 1 else "compute"
         whom = f"{reports.named(others)} of {len(marks)} {verb} other bits than the rest"
-    return Check(
-        code="arithmetic.among-ranks",
-        area="arithmetic",
-        title="bits over ranks",
-        status="problem",
-        what=f"{whom}: {first}",
-        why=f"the same hardware and library ({name}) must give the same bits; "
+    return check(
+        "arithmetic.among-ranks",
+        "bits over ranks",
+        "problem",
+        f"{whom}: {first}",
+        f"the same hardware and library ({name}) must give the same bits; "
         + ("the majority is taken to be right" if is_known else "there is no majority"),
         rank=rank,
         host=reports.host(rank) if rank is not None else "",

@@ -14,7 +14,7 @@ from typing import Any
 
 from hypocenter.doctor.answer import Check
 from hypocenter.doctor.over_ranks.judgement import BY_BACKEND
-from hypocenter.doctor.over_ranks.reports import Reports
+from hypocenter.doctor.over_ranks.reports import Reports, check
 
 TITLES = {
     "all-reduce": "all-reduce",
@@ -61,12 +61,11 @@ def _judge(reports: Reports, op: str) -> Check | None:
     skipped = {f"{name} ({why})" for entry in entries.values() for name, why in entry["skipped"]}
     if any("error" in entry for entry in entries.values()) or not some["n_cases"]:
         return _not_done(op, entries)
-    return Check(
-        code=f"comm.{op}",
-        area="communication",
-        title=TITLES[op],
-        status="ok",
-        what=f"{some['n_cases']} cases to the bit on {len(entries)} ranks: {', '.join(some['dtypes'])}"
+    return check(
+        f"comm.{op}",
+        TITLES[op],
+        "ok",
+        f"{some['n_cases']} cases to the bit on {len(entries)} ranks: {', '.join(some['dtypes'])}"
         + (f"; not checked: {', '.join(sorted(skipped))}" if skipped else ""),
         evidence={"n_cases": some["n_cases"], "dtypes": some["dtypes"], "skipped": sorted(skipped)},
     )
@@ -76,14 +75,7 @@ def _not_done(op: str, entries: Mapping[int, Any]) -> Check:
     error = next((entry["error"] for entry in entries.values() if "error" in entry), None)
     skipped = next((why for entry in entries.values() for _, why in entry["skipped"]), "")
     case = f"{error['n_elements']} {error['dtype']}: {error['text']}" if error else skipped
-    return Check(
-        code=f"comm.{op}",
-        area="communication",
-        title=TITLES[op],
-        status="cannot-tell",
-        what=f"{op} was not done to the end",
-        why=case or "it was not begun",
-    )
+    return check(f"comm.{op}", TITLES[op], "cannot-tell", f"{op} was not done to the end", case or "it was not begun")
 
 
 def _wrong(reports: Reports, op: str, wrong: Mapping[int, Any], entries: Mapping[int, Any]) -> Check:
@@ -99,14 +91,13 @@ def _wrong(reports: Reports, op: str, wrong: Mapping[int, Any], entries: Mapping
         "again": again[:4],
         "suspects": list(ranks),
     }
-    return Check(
-        code=f"comm.{op}",
-        area="communication",
-        title=TITLES[op],
-        status="problem",
-        what=f"{whom}: {_example(case, shown)}",
-        why=f"{why}; {_again(again, comes_again)}",
-        fix=_fix(reports, ranks),
+    return check(
+        f"comm.{op}",
+        TITLES[op],
+        "problem",
+        f"{whom}: {_example(case, shown)}",
+        f"{why}; {_again(again, comes_again)}",
+        _fix(reports, ranks),
         rank=ranks[0] if len(ranks) == 1 else None,
         host=reports.host(ranks[0]) if len(ranks) == 1 else "",
         evidence=evidence,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hypocenter.doctor.answer import Check
-from hypocenter.doctor.over_ranks.reports import Reports, joined
+from hypocenter.doctor.over_ranks.reports import Reports, check, joined
 
 CODE, TITLE = "comm.devices", "devices"
 
@@ -43,19 +43,18 @@ def _devices(reports: Reports) -> list[Check]:
     shared = {serial: ranks for serial, ranks in holders.items() if len(ranks) > 1}
     kind = next((known["device"].get("kind", "cuda") for known in reports.facts.values()), "cuda")
     found = [
-        Check(
-            code=CODE,
-            area="communication",
-            title=TITLE,
-            status="problem",
-            host=reports.host(ranks[0]),
-            what=f"{reports.named(ranks)} share one device: {reports.facts[ranks[0]]['device']['name']}",
-            why="NCCL and HCCL refuse two ranks on one device, and their memory and time are shared; "
+        check(
+            CODE,
+            TITLE,
+            "problem",
+            f"{reports.named(ranks)} share one device: {reports.facts[ranks[0]]['device']['name']}",
+            "NCCL and HCCL refuse two ranks on one device, and their memory and time are shared; "
             "each process has to take the device of its LOCAL_RANK",
-            fix=(
+            (
                 "# torchrun --nproc-per-node gpu …",
                 f"# in the program: torch.{kind}.set_device(int(os.environ['LOCAL_RANK']))",
             ),
+            host=reports.host(ranks[0]),
             evidence={"ranks": ranks},
         )
         for ranks in shared.values()
@@ -68,37 +67,26 @@ def _devices(reports: Reports) -> list[Check]:
     if kinds == {"cpu"}:
         n = len(reports.facts)
         return [
-            Check(
-                code=CODE,
-                area="communication",
-                title=TITLE,
-                status="not-applicable",
-                what=f"no accelerator: {n} ranks compute on the CPU ({joined(list(names)[:3])})",
+            check(
+                CODE,
+                TITLE,
+                "not-applicable",
+                f"no accelerator: {n} ranks compute on the CPU ({joined(list(names)[:3])})",
             )
         ]
     text = joined([f"{count} × {name}" for name, count in names.items()])
     if len(names) > 1:
         return [
-            Check(
-                code=CODE,
-                area="communication",
-                title=TITLE,
-                status="warning",
-                what=f"devices of several kinds: {text}",
-                why="the slowest sets the pace, and their kernels round differently",
+            check(
+                CODE,
+                TITLE,
+                "warning",
+                f"devices of several kinds: {text}",
+                "the slowest sets the pace, and their kernels round differently",
                 evidence={"names": dict(names)},
             )
         ]
-    return [
-        Check(
-            code=CODE,
-            area="communication",
-            title=TITLE,
-            status="ok",
-            what=f"{text}, one for each rank, memory given",
-            evidence={"names": dict(names)},
-        )
-    ]
+    return [check(CODE, TITLE, "ok", f"{text}, one for each rank, memory given", evidence={"names": dict(names)})]
 
 
 def _without_memory(reports: Reports) -> list[Check]:
@@ -120,16 +108,15 @@ def _without_memory(reports: Reports) -> list[Check]:
     for rank, known in reports.facts.items():
         if known["memory"]:
             found.append(
-                Check(
-                    code="comm.memory",
-                    area="communication",
-                    title="device memory",
-                    status="problem",
+                check(
+                    "comm.memory",
+                    "device memory",
+                    "problem",
+                    f"{reports.named([rank])} gets no memory on its device: {known['memory']['error']}",
+                    "another process holds it, or the device is broken",
+                    ("nvidia-smi --query-compute-apps=pid,used_memory --format=csv",),
                     rank=rank,
                     host=reports.host(rank),
-                    what=f"{reports.named([rank])} gets no memory on its device: {known['memory']['error']}",
-                    why="another process holds it, or the device is broken",
-                    fix=("nvidia-smi --query-compute-apps=pid,used_memory --format=csv",),
                 )
             )
     return found
@@ -159,26 +146,17 @@ def _versions(reports: Reports) -> list[Check]:
     differing = {name: of for name, of in by_name.items() if len(of) > 1 and name not in told}
     if not differing:
         text = ", ".join(f"{name} {next(iter(of))}" for name, of in by_name.items())
-        return [
-            Check(
-                code="comm.versions",
-                area="communication",
-                title="versions",
-                status="ok",
-                what=text or "unknown",
-            )
-        ]
+        return [check("comm.versions", "versions", "ok", text or "unknown")]
     name, of = next(iter(differing.items()))
     text = "; ".join(f"{name} {version} on {reports.named(ranks)}" for version, ranks in of.items())
     is_fatal = bool({"nccl", "cann", "torch"} & set(differing))
     return [
-        Check(
-            code="comm.versions",
-            area="communication",
-            title="versions",
-            status="problem" if is_fatal else "warning",
-            what=text,
-            why="NCCL or HCCL of another version does not answer" if is_fatal else "not tested together",
+        check(
+            "comm.versions",
+            "versions",
+            "problem" if is_fatal else "warning",
+            text,
+            "NCCL or HCCL of another version does not answer" if is_fatal else "not tested together",
             evidence={name: dict(of) for name, of in differing.items()},
         )
     ]

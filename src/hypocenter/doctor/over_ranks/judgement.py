@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from hypocenter.catalogue import Catalogue, having
 from hypocenter.doctor.answer import Check
-from hypocenter.doctor.over_ranks.reports import Reports, of_message
+from hypocenter.doctor.over_ranks.reports import Reports, check, of_message
 
 if TYPE_CHECKING:
     from hypocenter.doctor.communication import Examined
@@ -48,13 +48,12 @@ def _safely(judge: Callable[[Reports], list[Check]], reports: Reports) -> list[C
     except Exception as error:
         name = judge.__module__.rpartition(".")[2]
         return [
-            Check(
-                code="comm.not-judged",
-                area="communication",
-                title=name,
-                status="cannot-tell",
-                what=f"what the ranks reported about {name} could not be judged",
-                why=f"{type(error).__name__}: {error}: a bug in Hypocenter",
+            check(
+                "comm.not-judged",
+                name,
+                "cannot-tell",
+                f"what the ranks reported about {name} could not be judged",
+                f"{type(error).__name__}: {error}: a bug in Hypocenter",
             )
         ]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hypocenter.doctor.answer import Check
-from hypocenter.doctor.over_ranks.reports import Reports, joined
+from hypocenter.doctor.over_ranks.reports import Reports, check, joined
 
 CODE, TITLE = "comm.links", "sockets"
 ALL_PAIRS = 64  # ranks; as in hypocenter.examine.links
@@ -46,12 +46,11 @@ def _sockets(reports: Reports) -> list[Check]:
         if not times:
             return []
         return [
-            Check(
-                code=CODE,
-                area="communication",
-                title=TITLE,
-                status="ok",
-                what=f"{len(times)} connections made ({_which(reports, len(times))}), "
+            check(
+                CODE,
+                TITLE,
+                "ok",
+                f"{len(times)} connections made ({_which(reports, len(times))}), "
                 f"{times[len(times) // 2]:.2f} ms in the middle, {times[-1]:.2f} ms at most",
                 evidence={"n": len(times), "median_ms": times[len(times) // 2], "slowest_ms": times[-1]},
             )
@@ -59,15 +58,14 @@ def _sockets(reports: Reports) -> list[Check]:
     by_target = _blamed(reports, bad)
     (source, target), each = next(iter(bad.items()))
     return [
-        Check(
-            code=CODE,
-            area="communication",
-            title=TITLE,
-            status="problem",
-            what=f"{len(bad)} of {len(tried)} connections failed: {by_target}; rank {source} to rank {target} at "
+        check(
+            CODE,
+            TITLE,
+            "problem",
+            f"{len(bad)} of {len(tried)} connections failed: {by_target}; rank {source} to rank {target} at "
             f"{each['where']}: {each['error']}",
-            why="a firewall, a wrong interface or a missing route between these hosts: making a group would hang",
-            fix=(
+            "a firewall, a wrong interface or a missing route between these hosts: making a group would hang",
+            (
                 "ip -brief address  # then choose the interface that all hosts share:",
                 "export GLOO_SOCKET_IFNAME=eth0 NCCL_SOCKET_IFNAME=eth0 HCCL_SOCKET_IFNAME=eth0",
             ),
@@ -123,15 +121,14 @@ def _names(reports: Reports) -> list[Check]:
         return []
     host, meaning = next(iter(bad.items()))
     return [
-        Check(
-            code="comm.host-name",
-            area="communication",
-            title="host names",
-            status="warning",
+        check(
+            "comm.host-name",
+            "host names",
+            "warning",
+            f"on {joined(list(bad)[:8])} the host's own name is {meaning}",
+            "gloo listens where the host's name points unless an interface is given: others would not reach it",
+            ("export GLOO_SOCKET_IFNAME=eth0  # the interface that all hosts share",),
             host=host,
-            what=f"on {joined(list(bad)[:8])} the host's own name is {meaning}",
-            why="gloo listens where the host's name points unless an interface is given: others would not reach it",
-            fix=("export GLOO_SOCKET_IFNAME=eth0  # the interface that all hosts share",),
             evidence={"names": bad},
         )
     ]

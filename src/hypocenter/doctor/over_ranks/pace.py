@@ -13,7 +13,7 @@ from typing import Any
 
 from hypocenter.doctor.answer import Check
 from hypocenter.doctor.over_ranks.judgement import BY_BACKEND
-from hypocenter.doctor.over_ranks.reports import Reports
+from hypocenter.doctor.over_ranks.reports import Reports, check
 
 TIMES = 3.0  # slower than the others' usual time: one device of a kind differs from the next by a few per cent
 SPREADS = 8.0  # median absolute deviations of the others: of a normal distribution, 5 standard deviations
@@ -64,12 +64,11 @@ def _bandwidth(reports: Reports, timed: Mapping[int, Any]) -> list[Check]:
         return []
     n_bytes = next(iter(next(iter(timed.values())).values()))["n_bytes"]
     return [
-        Check(
-            code="comm.bandwidth",
-            area="communication",
-            title="bandwidth",
-            status="ok",
-            what=f"{', '.join(f'{op} {rate:.2f}' for op, rate in rates.items())} GiB/s on the busiest wire "
+        check(
+            "comm.bandwidth",
+            "bandwidth",
+            "ok",
+            f"{', '.join(f'{op} {rate:.2f}' for op, rate in rates.items())} GiB/s on the busiest wire "
             f"({n_bytes >> 20} MiB, {reports.backend}, quickest of 7)",
             evidence={
                 "bus_gib_s": rates,
@@ -130,18 +129,17 @@ def _slow_ranks(reports: Reports, timed: Mapping[int, Any]) -> list[Check]:
         return found
     n = len(timed)
     return [
-        Check(
-            code="comm.slow-rank",
-            area="communication",
-            title="pace of ranks",
-            status="ok",
-            what=f"no rank of {n} takes {TIMES:g} times as long as the others by itself",
+        check(
+            "comm.slow-rank",
+            "pace of ranks",
+            "ok",
+            f"no rank of {n} takes {TIMES:g} times as long as the others by itself",
             evidence={
                 "matmul_ms": {
                     str(r): min(report["arithmetic"]["matmul_ms"])
                     for r, report in reports.at_work.items()
                     if report["arithmetic"].get("matmul_ms")
-                },
+                }
             },
         )
     ]
@@ -175,14 +173,13 @@ def _of_matmul(reports: Reports) -> list[Check]:
 
 def _check(reports: Reports, rank: int, what: str, why: str, evidence: dict[str, Any]) -> Check:
     fix = (BY_BACKEND[reports.backend].pace,) if reports.backend in BY_BACKEND else ()
-    return Check(
-        code="comm.slow-rank",
-        area="communication",
-        title="pace of ranks",
-        status="problem",
-        what=what,
-        why=why,
-        fix=fix,
+    return check(
+        "comm.slow-rank",
+        "pace of ranks",
+        "problem",
+        what,
+        why,
+        fix,
         rank=rank,
         host=reports.host(rank),
         evidence=evidence,

@@ -8,7 +8,7 @@ from typing import Any
 
 from hypocenter.doctor.answer import Check
 from hypocenter.doctor.over_ranks.links import ALL_PAIRS
-from hypocenter.doctor.over_ranks.reports import Reports, joined
+from hypocenter.doctor.over_ranks.reports import Reports, check, joined
 from hypocenter.in_words import counted
 
 CODE, TITLE = "comm.pairs", "pairs of ranks"
@@ -49,12 +49,11 @@ def judge(reports: Reports) -> list[Check]:
         return []  # ended by another rank: that is told of by itself
     rates = [each["gib_s"] for each in done.values()]
     return [
-        Check(
-            code=CODE,
-            area="communication",
-            title=TITLE,
-            status="ok",
-            what=f"{counted(len(done) // 2, 'pair')}{_how(reports, len(done) // 2)}, both ways at once: "
+        check(
+            CODE,
+            TITLE,
+            "ok",
+            f"{counted(len(done) // 2, 'pair')}{_how(reports, len(done) // 2)}, both ways at once: "
             f"{median(rates):.2f} GiB/s in the middle, {min(rates):.2f} at least",
             evidence={"n_pairs": len(done) // 2, "median_gib_s": median(rates), "least_gib_s": min(rates)},
         ),
@@ -73,14 +72,12 @@ def _wrong(reports: Reports, wrong: Mapping[tuple[int, int], Any], done: Mapping
     rank, who = _common(wrong, done)
     (source, target), each = next(iter(wrong.items()))
     whom = f"what rank {rank} {who}" if rank is not None else joined([f"{a} → {b}" for a, b in list(wrong)[:6]])
-    return Check(
-        code=CODE,
-        area="communication",
-        title=TITLE,
-        status="problem",
-        what=f"{whom} arrives changed: {each['n_wrong']:,} of {each['n']:,} numbers "
-        f"from rank {source} to rank {target}",
-        why="the path, a network card or memory changes data; training would go on with it",
+    return check(
+        CODE,
+        TITLE,
+        "problem",
+        f"{whom} arrives changed: {each['n_wrong']:,} of {each['n']:,} numbers from rank {source} to rank {target}",
+        "the path, a network card or memory changes data; training would go on with it",
         rank=rank,
         host=reports.host(rank) if rank is not None else "",
         evidence={"links": [[a, b, e["n_wrong"]] for (a, b), e in list(wrong.items())[:64]]},
@@ -104,14 +101,13 @@ def _lost(reports: Reports, lost: Mapping[tuple[int, int], Any]) -> Check:
     common = set.intersection(*ranks) if len(ranks) > 1 else set[int]()
     rank = common.pop() if len(common) == 1 else None
     first = next(iter(lost.values()))
-    return Check(
-        code=CODE,
-        area="communication",
-        title=TITLE,
-        status="problem",
-        what=(f"rank {rank} does not answer: " if rank is not None else "")
+    return check(
+        CODE,
+        TITLE,
+        "problem",
+        (f"rank {rank} does not answer: " if rank is not None else "")
         + f"no answer between ranks {joined([f'{a} and {b}' for a, b in pairs[:6]])} ({first['text']})",
-        why="other pairs were not reached any more, or are well" if rank is None else "every pair with it is silent",
+        "other pairs were not reached any more, or are well" if rank is None else "every pair with it is silent",
         rank=rank,
         host=reports.host(rank) if rank is not None else "",
         evidence={"pairs": [list(pair) for pair in pairs[:64]]},
@@ -161,13 +157,12 @@ def _slow(reports: Reports, done: Mapping[tuple[int, int], Any]) -> list[Check]:
         worst = min(slow, key=lambda p: slow[p])
         whom = f"{reports.named([rank])}, with every other," if rank is not None else f"ranks {worst[0]} and {worst[1]}"
         found.append(
-            Check(
-                code="comm.slow-link",
-                area="communication",
-                title="speed of links",
-                status="warning",
-                what=f"{whom} exchange {slow[worst]:.3f} GiB/s, others {usual:.2f}",
-                why="one slow link slows every collective that goes over it; the quickest of six tries is counted",
+            check(
+                "comm.slow-link",
+                "speed of links",
+                "warning",
+                f"{whom} exchange {slow[worst]:.3f} GiB/s, others {usual:.2f}",
+                "one slow link slows every collective that goes over it; the quickest of six tries is counted",
                 rank=rank,
                 host=reports.host(rank) if rank is not None else "",
                 evidence={"slow": [[*p, rate] for p, rate in list(slow.items())[:64]], "median_gib_s": usual},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hypocenter.doctor.answer import Check
-from hypocenter.doctor.over_ranks.reports import Reports, joined, last_words
+from hypocenter.doctor.over_ranks.reports import Reports, check, joined, last_words
 
 CODE, TITLE = "comm.rendezvous", "rendezvous"
 
@@ -32,16 +32,7 @@ def judge(reports: Reports) -> list[Check]:
     if not missing:
         hosts = sorted({reports.host(rank) for rank in reports.facts})
         where = f"on {hosts[0]}" if len(hosts) == 1 else f"on {len(hosts)} hosts"
-        return [
-            Check(
-                code=CODE,
-                area="communication",
-                title=TITLE,
-                status="ok",
-                what=f"all {n} ranks came, {where}",
-                evidence={"n_ranks": n, "hosts": hosts},
-            )
-        ]
+        return [check(CODE, TITLE, "ok", f"all {n} ranks came, {where}", evidence={"n_ranks": n, "hosts": hosts})]
     came = sorted(reports.facts)
     never = [rank for rank in missing if rank not in reports.late and rank not in reports.dead]
     told: list[str] = []
@@ -53,14 +44,13 @@ def judge(reports: Reports) -> list[Check]:
         told.append(f"the examination of {reports.named(reports.dead)} ended before it came: {_death(reports)}")
     mates = _mates(reports)
     return [
-        Check(
-            code=CODE,
-            area="communication",
-            title=TITLE,
-            status="problem",
-            what=f"{joined(told)}; {reports.named(came)} did{mates}",
-            why="a collective waits for every rank: training would hang at its first one, without a word",
-            fix=tuple(_fix(reports, missing)),
+        check(
+            CODE,
+            TITLE,
+            "problem",
+            f"{joined(told)}; {reports.named(came)} did{mates}",
+            "a collective waits for every rank: training would hang at its first one, without a word",
+            tuple(_fix(reports, missing)),
             rank=missing[0] if len(missing) == 1 else None,
             host=reports.host(missing[0]) if len(missing) == 1 else "",
             evidence={"missing": list(missing), "late": list(reports.late), "n_ranks": n},

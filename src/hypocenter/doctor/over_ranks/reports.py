@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hypocenter.doctor.answer import Check, CheckStatus
+
 Report = Mapping[str, Any]
 
 
@@ -56,6 +58,17 @@ def of_message(message: Mapping[str, Any], expected_hosts: Mapping[int, str]) ->
         backend=roster.get("backend", ""),
         expected_hosts=expected_hosts,
     )
+
+
+def check(
+    code: str, title: str, status: CheckStatus, what: str, why: str = "", fix: tuple[str, ...] = (), *,
+    rank: int | None = None, host: str | None = None, evidence: dict[str, Any] | None = None,
+) -> Check:  # fmt: skip
+    """Return a check of the area that its code begins with: `arithmetic.burn`, `comm.links`."""
+    return Check(
+        code=code, area="arithmetic" if code.startswith("arithmetic.") else "communication", title=title,
+        status=status, what=what, why=why, fix=fix, rank=rank, host=host, evidence=evidence or {},
+    )  # fmt: skip
 
 
 def named(ranks: Iterable[int], hosts: Mapping[int, str]) -> str:

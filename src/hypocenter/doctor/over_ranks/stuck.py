@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from hypocenter.doctor.answer import Check
 from hypocenter.doctor.over_ranks.judgement import BY_BACKEND
-from hypocenter.doctor.over_ranks.reports import Report, Reports, last_words
+from hypocenter.doctor.over_ranks.reports import Report, Reports, check, last_words
 
 CODE, TITLE = "comm.stuck", "progress"
 _ON_OTHERS = ("waiting", "exchanging", "done")
@@ -28,20 +28,11 @@ def judge(reports: Reports) -> list[Check]:
     found += [_own_trouble(reports, r, report) for r, report in reports.at_work.items() if _own_errors(report)]
     if found:
         return found
-    troubles = {rank: _first_trouble(report) for rank, report in reports.at_work.items() if report["troubles"]}
+    troubles = {rank: report["troubles"][0] for rank, report in reports.at_work.items() if report["troubles"]}
     waiting = {rank: str(report["at"]) for rank, report in reports.at_work.items() if report["at"] != "done"}
     if waiting or troubles:
         return [_nobody_named(reports, waiting, troubles)]
-    return [
-        Check(
-            code=CODE,
-            area="communication",
-            title=TITLE,
-            status="ok",
-            what=_went_through(reports),
-            evidence={"barrier_us": _barriers(reports)},
-        )
-    ]
+    return [check(CODE, TITLE, "ok", _went_through(reports), evidence={"barrier_us": _barriers(reports)})]
 
 
 def _went_through(reports: Reports) -> str:
@@ -76,31 +67,29 @@ def _died(reports: Reports, rank: int, report: Report) -> Check:
     number = died.get("signal")
     how = f"by {_SIGNALS.get(number, f'signal {number}')}" if number else f"with exit code {died.get('code')}"
     tail = [str(line) for line in died.get("tail", [])]
-    return Check(
-        code="comm.died",
-        area="communication",
-        title=TITLE,
-        status="problem",
-        what=f"the examination of {reports.named([rank])} ended {how} while {died.get('at')}",
-        why=last_words(tail),
+    return check(
+        "comm.died",
+        TITLE,
+        "problem",
+        f"the examination of {reports.named([rank])} ended {how} while {died.get('at')}",
+        last_words(tail),
+        (_SIGNAL_FIX[number],) if number in _SIGNAL_FIX else (),
         rank=rank,
         host=reports.host(rank),
-        fix=(_SIGNAL_FIX[number],) if number in _SIGNAL_FIX else (),
         evidence={"tail": tail, **{key: died.get(key) for key in ("signal", "code", "at")}},
     )
 
 
 def _silent(reports: Reports, rank: int, at: str) -> Check:
-    return Check(
-        code=CODE,
-        area="communication",
-        title=TITLE,
-        status="problem",
-        what=f"{reports.named([rank])} came and then said nothing more; last seen {at}",
-        why="not even a thread of its own answers: the process is stopped, its host is gone, or a driver call holds it",
+    return check(
+        CODE,
+        TITLE,
+        "problem",
+        f"{reports.named([rank])} came and then said nothing more; last seen {at}",
+        "not even a thread of its own answers: the process is stopped, its host is gone, or a driver call holds it",
+        _look(reports, rank),
         rank=rank,
         host=reports.host(rank),
-        fix=_look(reports, rank),
         evidence={"at": at},
     )
 
@@ -124,17 +113,16 @@ def _stuck(reports: Reports, rank: int, report: Report) -> Check:
         When the machine is so loaded that one rank came to nothing in the time: give a longer --timeout.
     """
     waiting = [r for r, other in reports.at_work.items() if r != rank and other["at"].startswith(_ON_OTHERS)]
-    return Check(
-        code=CODE,
-        area="communication",
-        title=TITLE,
-        status="problem",
-        what=f"{reports.named([rank])} is stuck {report['at']} for {report['at_s']:.0f} s"
+    return check(
+        CODE,
+        TITLE,
+        "problem",
+        f"{reports.named([rank])} is stuck {report['at']} for {report['at_s']:.0f} s"
         + (f"; {reports.named(waiting)} {'waits' if len(waiting) == 1 else 'wait'} for it" if waiting else ""),
-        why="it has not come back from something that needs no other rank",
+        "it has not come back from something that needs no other rank",
+        _look(reports, rank),
         rank=rank,
         host=reports.host(rank),
-        fix=_look(reports, rank),
         evidence={"at": report["at"], "at_s": report["at_s"]},
     )
 
@@ -155,13 +143,12 @@ def _own_trouble(reports: Reports, rank: int, report: Report) -> Check:
         When all ranks have the same error, it is a matter of the installation and not of that rank.
     """
     trouble = _own_errors(report)[0]
-    return Check(
-        code="comm.failed",
-        area="communication",
-        title=TITLE,
-        status="problem",
-        what=f"{reports.named([rank])} failed while {trouble['at']}: {trouble['text']}",
-        why="no other rank failed this way",
+    return check(
+        "comm.failed",
+        TITLE,
+        "problem",
+        f"{reports.named([rank])} failed while {trouble['at']}: {trouble['text']}",
+        "no other rank failed this way",
         rank=rank,
         host=reports.host(rank),
         evidence={"troubles": report["troubles"]},
@@ -177,21 +164,16 @@ def _nobody_named(reports: Reports, waiting: Mapping[int, str], troubles: Mappin
     tools = BY_BACKEND.get(reports.backend)
     first = min(troubles) if troubles else min(waiting)
     how = f"{troubles[first]['at']}: {troubles[first]['text']}" if troubles else waiting[first]
-    return Check(
-        code=CODE,
-        area="communication",
-        title=TITLE,
-        status="problem",
-        what=f"{reports.named(set(waiting) | set(troubles))} did not get through; rank {first} was {how}",
-        why="every rank has started it and waits for the others, so none can be named: a link between them is bad, or "
+    return check(
+        CODE,
+        TITLE,
+        "problem",
+        f"{reports.named(set(waiting) | set(troubles))} did not get through; rank {first} was {how}",
+        "every rank has started it and waits for the others, so none can be named: a link between them is bad, or "
         f"the library waits for something{f'; see what {tools.library} says' if tools else ''}",
-        fix=(tools.log,) if tools else (),
+        (tools.log,) if tools else (),
         evidence={"waiting": {str(r): at for r, at in waiting.items()}},
     )
-
-
-def _first_trouble(report: Report) -> Mapping[str, str]:
-    return report["troubles"][0]
 
 
 def _depends(at: str) -> bool:

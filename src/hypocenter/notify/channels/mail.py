@@ -29,7 +29,7 @@ def send(target: str, alert: Alert, timeout_s: float) -> None:
     host, port, address = _parts(target)
     mail = EmailMessage()
     mail["Subject"] = " ".join(f"hypocenter: {alert.run}: {alert.title}".split())[:200]
-    mail["From"] = f"hypocenter@{_domain(alert.host)}"
+    mail["From"] = f"hypocenter@{re.sub(r'[^A-Za-z0-9.-]', '', alert.host).strip('.-') or 'localhost'}"
     mail["To"] = address
     mail.set_content(alert.text + "\n")
     with smtplib.SMTP(host, port, timeout=timeout_s) as server:
@@ -42,7 +42,3 @@ def _parts(target: str) -> tuple[str, int, str]:
         return "localhost", 25, target
     found = urlsplit(target)
     return found.hostname or "localhost", found.port or 25, found.path.lstrip("/")
-
-
-def _domain(host: str) -> str:
-    return re.sub(r"[^A-Za-z0-9.-]", "", host).strip(".-") or "localhost"

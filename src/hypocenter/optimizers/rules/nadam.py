@@ -22,10 +22,7 @@ class NadamOptions(AdamOptions):
 
 
 @optimizer(
-    "nadam",
-    classes=("NAdam",),
-    options=NadamOptions,
-    states={"exp_avg": (), "exp_avg_sq": (), "mu_product": ()},
+    "nadam", classes=("NAdam",), options=NadamOptions, states={"exp_avg": (), "exp_avg_sq": (), "mu_product": ()}
 )
 class Nadam:
     """NAdam: as Adam, with the mean one step ahead."""
@@ -33,10 +30,7 @@ class Nadam:
     @staticmethod
     def remember(gradient: Any, state: State, options: NadamOptions) -> dict[str, Any]:
         """Return the moments as in Adam, and the product of all momenta."""
-        return {
-            **moments(gradient, state, options),
-            "mu_product": _product(options, state.get("step", 0) + 1),
-        }
+        return {**moments(gradient, state, options), "mu_product": _product(options, state.get("step", 0) + 1)}
 
     @staticmethod
     def direction(gradient: Any, state: State, options: NadamOptions) -> Any:

@@ -152,11 +152,7 @@ class Rehearsal:
         return self.scale / recorded if self.scale and recorded else 1.0
 
     def _replay(
-        self,
-        microbatch: Microbatch,
-        around: Around,
-        how: dict[str, Any],
-        parameters: Sequence[torch.Tensor] = (),
+        self, microbatch: Microbatch, around: Around, how: dict[str, Any], parameters: Sequence[torch.Tensor] = ()
     ) -> Replayed:
         parameters = parameters or self.scene.parameters
         return self._replayer.run(microbatch, parameters, around=around(), seed_scale=self._seed_scale, **how)

@@ -54,13 +54,7 @@ class _Used:
 def _found(call: Call, maximum: Tensor, entropy: Tensor, is_meant: _Used | None) -> Iterator[Found]:
     dtype = str(call.given["self" if is_meant else "query"].dtype).removeprefix("torch.")
     for port, values in ((LOGITS, maximum), (ENTROPY, entropy)):
-        yield Found(
-            step=call.step,
-            port=port,
-            values=values,
-            dtype=dtype,
-            is_meant=is_meant or (lambda: True),
-        )
+        yield Found(step=call.step, port=port, values=values, dtype=dtype, is_meant=is_meant or (lambda: True))
 
 
 def _of_heads(x: Tensor, p: Tensor) -> tuple[Tensor, Tensor]:

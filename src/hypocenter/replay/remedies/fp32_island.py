@@ -53,10 +53,6 @@ def text(targets: Sequence[str]) -> str:
 
 
 KIND = RemedyKind(
-    name="fp32-island",
-    order=0,
-    applies=applies,
-    around=lambda modules: island(modules, cast_back=True),
-    text=text,
+    name="fp32-island", order=0, applies=applies, around=lambda modules: island(modules, cast_back=True), text=text
 )
 """The result in the format of the inputs. A search also tries `island(modules, cast_back=False)`."""

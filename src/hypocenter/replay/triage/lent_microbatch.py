@@ -18,14 +18,7 @@ import torch
 from hypocenter.replay.deadline import Deadline
 from hypocenter.replay.engine import Replayer
 from hypocenter.replay.impossible import ReplayImpossible
-from hypocenter.replay.triage.wire_format import (
-    PackedCall,
-    Parcel,
-    pack,
-    pack_rng,
-    unpack,
-    unpack_rng,
-)
+from hypocenter.replay.triage.wire_format import PackedCall, Parcel, pack, pack_rng, unpack, unpack_rng
 from hypocenter.tap.numerics import capture_numerics
 from hypocenter.tap.state import accelerator_type
 from hypocenter.tap.tape import PLACEHOLDERS, Event, Microbatch, Tape

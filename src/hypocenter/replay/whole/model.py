@@ -82,9 +82,7 @@ class Whole:
         return id(tensor) in self._made
 
     def parameters(
-        self,
-        named: Sequence[tuple[str, torch.nn.Parameter]],
-        module_name: Callable[[torch.nn.Module], str | None],
+        self, named: Sequence[tuple[str, torch.nn.Parameter]], module_name: Callable[[torch.nn.Module], str | None]
     ) -> list[tuple[str, torch.nn.Parameter]]:
         """Return parameters by name, with stand-ins in place of what they stand for, each under its first name."""
         if not self._parts:

@@ -9,6 +9,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from hypocenter.checklist.checklist import Checklist, Remark, Row, Scalar, Setting, Value
+from hypocenter.checklist.items.item import GROUPS
 from hypocenter.report import wording
 from hypocenter.report.columns import cut_rows
 from hypocenter.report.formats.terminal import to_text, wrapped
@@ -282,9 +283,6 @@ def in_groups(found: Checklist, rows: list[Row]) -> Iterator[tuple[str, list[Row
         inside = [row for row in rows if row.group == group]
         if inside:
             yield group, inside
-
-
-GROUPS = ("structure", "moe", "optimizer", "weights", "precision", "parallel", "data", "other")
 
 
 def _value(found: Value) -> str:

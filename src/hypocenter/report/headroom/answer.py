@@ -186,7 +186,7 @@ def _lines(found: Sequence[Gathered], form: Format, scale: float | None) -> list
 
 
 def _line(group: Sequence[Gathered], form: Format, scale: float | None) -> Line:
-    factors = [_factor(g, scale) for g in group]
+    factors = [(_asked(g, scale) / g.carried if g.is_scaled else 1.0) for g in group]
     worst, factor = max(zip(group, factors, strict=True), key=lambda pair: pair[0].largest * pair[1])
     largest = worst.largest * factor
     is_norm = worst.known == "norm"
@@ -230,10 +230,6 @@ def _asked(g: Gathered, scale: float | None) -> float:
     if not g.is_scaled:
         return 1.0
     return g.recorded if scale is None else scale
-
-
-def _factor(g: Gathered, scale: float | None) -> float:
-    return _asked(g, scale) / g.carried if g.is_scaled else 1.0
 
 
 def _moved(summary: Summary, factor: float) -> Summary:

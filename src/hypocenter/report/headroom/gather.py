@@ -5,8 +5,6 @@ Counts, extremes and histograms are added up on columns: `summary.merge` says wh
 
 from __future__ import annotations
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal

@@ -39,13 +39,11 @@ class Site(Struct, frozen=True, kw_only=True):
     line: int | None
     dtype: str
     known: Annotated[
-        Known,
-        Meta(description="what was recorded: histograms, the largest magnitude, or the L2 norm alone"),
+        Known, Meta(description="what was recorded: histograms, the largest magnitude, or the L2 norm alone")
     ]
     scale: float
     absmax: Annotated[
-        float,
-        Meta(description="largest magnitude at the scale, or the L2 norm where only that is known"),
+        float, Meta(description="largest magnitude at the scale, or the L2 norm where only that is known")
     ]
     step: int
     headroom_bits: float | None
@@ -59,8 +57,7 @@ class Site(Struct, frozen=True, kw_only=True):
     readings: int
     nonfinite: int
     still_nonfinite: Annotated[
-        int,
-        Meta(description="of the elements that were not finite as recorded, those at this scale or a smaller one"),
+        int, Meta(description="of the elements that were not finite as recorded, those at this scale or a smaller one")
     ]
     sampled: bool
     replay: bool
@@ -141,12 +138,10 @@ class Headroom(Struct, frozen=True, kw_only=True):
     ]
     window_lost: Window | None
     largest_power: Annotated[
-        int | None,
-        Meta(description="exponent of the largest power of two at which no recorded gradient overflows"),
+        int | None, Meta(description="exponent of the largest power of two at which no recorded gradient overflows")
     ]
     lost_there: Annotated[
-        Share | None,
-        Meta(description="fraction of all gradients that would become zero at that scale"),
+        Share | None, Meta(description="fraction of all gradients that would become zero at that scale")
     ]
     windows: tuple[SiteWindow, ...]
     reductions: tuple[Growing, ...]

@@ -5,8 +5,6 @@ A row of port `terms[i]` holds what such an operator added up, the row `out[0]` 
 
 from __future__ import annotations
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -37,7 +35,6 @@ SUMS = frozenset({"sum", "nansum", "cumsum"})
 MEANS = frozenset({"mean", "nanmean"})
 NORMS = frozenset({"norm", "linalg_vector_norm"})
 VARIANCES = frozenset({"var", "var_mean", "std", "std_mean"})
-PRODUCTS = frozenset({"bmm", "baddbmm"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,8 +9,6 @@ taken it out (`scaler.unscale_`). The recorded grad norm, from which the scale i
 
 from __future__ import annotations
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
 import math
 from collections import defaultdict
 from collections.abc import Sequence

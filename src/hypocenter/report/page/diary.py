@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

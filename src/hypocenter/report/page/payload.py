@@ -8,8 +8,6 @@ log2 |max| = top + (c - 254) / 4, so a row spans 63 bits below its top, at a pre
 
 from __future__ import annotations
 
-# pyright: reportAttributeAccessIssue=false
-# (pyarrow.compute makes its functions when it is imported)
 import base64
 import bisect
 import gzip
@@ -39,7 +37,6 @@ RUN_BYTES = 1_450_000  # packed grid of the run itself: the rest of 2 MB is scri
 REPLAY_BYTES = 250_000  # packed grid of replayed steps
 MISSING, ZERO, HIGHEST, NOT_FINITE = 0, 1, 254, 255
 PER_BIT = 4  # codes per doubling
-PHASES = ("backward", "grad", "scaler")
 
 
 def payload(
@@ -188,13 +185,6 @@ def encode(absmax: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.uint8], list
     return np.where(np.isnan(absmax), MISSING, codes).astype(np.uint8), top.tolist()
 
 
-def decode(codes: npt.NDArray[np.uint8], top: list[float]) -> npt.NDArray[np.float64]:
-    """Return what the page shows for each cell (the page's own decoder is in app.js)."""
-    value = 2.0 ** (np.asarray(top)[:, None] + (codes.astype(np.float64) - HIGHEST) / PER_BIT)
-    value = np.where(codes == ZERO, 0.0, value)
-    return np.where(codes == MISSING, np.nan, np.where(codes == NOT_FINITE, np.inf, value))
-
-
 def pack(codes: npt.NDArray[np.uint8]) -> str:
     """Pack differences along each row by gzip and base64: neighbours in time are alike and compress well."""
     delta = np.diff(codes, axis=1, prepend=np.zeros((len(codes), 1), np.uint8))
@@ -248,7 +238,7 @@ def carried_of(
     steps: Sequence[int],
     replayed: Mapping[int, float] | None = None,
 ) -> dict[str, list[float]]:
-    """Return log2 of the loss scale in the values of each phase of PHASES, one per step; 0 without a scaler.
+    """Return log2 of the loss scale in the values of `backward`, `grad` and `scaler`, one per step; 0 without a scaler.
 
     Args:
         replayed: of a grid of replayed steps: their scales (see `replayed_scales`).

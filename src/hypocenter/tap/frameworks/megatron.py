@@ -56,7 +56,7 @@ def _watch(kind: Any, door: Door) -> Callable[[], None]:
                 return original(self, *args, **kwargs)
         with door.scaled_step(update):
             result = original(self, *args, **kwargs)
-            update.found_inf[update.device] = _found_inf(self)
+            update.found_inf[update.device] = any(bool(part.found_inf.item()) for part in _scaled_parts(self))
         return result
 
     kind.step = step
@@ -144,8 +144,3 @@ def _state(scaler: Any) -> ScalerState:
         min_scale=float(scaler.min_scale) if is_dynamic else None,
         hysteresis=max(0, int(tracker) - 1) if tracker is not None else None,
     )
-
-
-def _found_inf(optimizer: Any) -> bool:
-    """Return if the ranks have found inf or NaN; Megatron has read that in this step, so nothing is waited for."""
-    return any(bool(part.found_inf.item()) for part in _scaled_parts(optimizer))

@@ -67,9 +67,7 @@ def eager(asked: Asked) -> Twin:
     stage, backend = _LAST, ""
     for name, words in _STAGES:
         less = make(
-            f"compiled-by-{name}",
-            replace(calm, change=(f"eager={name}",), calibrate="never"),
-            words=asked.first_words,
+            f"compiled-by-{name}", replace(calm, change=(f"eager={name}",), calibrate="never"), words=asked.first_words
         )
         if less.code == 0 and judged(less).is_apart:
             stage, backend = words, name
