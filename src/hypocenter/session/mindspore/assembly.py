@@ -28,6 +28,7 @@ from hypocenter.session.observers.culprit import Culprit
 from hypocenter.session.observers.frozen_state import FrozenState
 from hypocenter.session.observers.hyperparameters import Hyperparameters
 from hypocenter.session.observers.schedules import Schedules
+from hypocenter.session.observers.ties import Ties
 from hypocenter.session.observers.updates import LostUpdates
 from hypocenter.session.observers.use import Use
 
@@ -62,6 +63,7 @@ def _observers(config: Config) -> list[type[Observer[Any]]]:
         Use,
         ByRule,
         Modes,
+        Ties,
         AlikeUnits,
         Relations,
         *([Calibration] if config.calibrate != "never" else []),
