@@ -135,3 +135,92 @@ def test_memory_that_is_written_first_is_no_fault(name: str, tmp_path: Path) -> 
 
     assert not told(tmp_path / "run", "HC234")
     assert all(np.array_equal(a, b) for a, b in zip(watched, plain, strict=True))
+
+
+N_STEPS, FROM = 10, 8
+
+
+class Layers(nn.Cell):
+    """Two layers; `first` is done to the inputs, `then` told of the hidden values."""
+
+    def __init__(self, first: Callable[[Any], Any], then: Callable[[Any], None]) -> None:
+        super().__init__()
+        self.up, self.head, self.first, self.then = nn.Dense(6, 8), nn.Dense(8, 3), first, then
+
+    def construct(self, x: Any) -> Any:
+        hidden = ops.relu(self.up(self.first(x)))
+        self.then(hidden)
+        return self.head(hidden)
+
+
+class Buffers:
+    """Inputs and labels that share their memory with tensors, and are written over while backward runs, or later."""
+
+    def __init__(self) -> None:
+        self.inputs, self.labels = np.zeros((8, 6), np.float32), np.zeros((8,), np.int32)
+        self.x, self.y = Tensor.from_numpy(self.inputs), Tensor.from_numpy(self.labels)
+        self.draw = np.random.default_rng(0)
+
+    def fill(self) -> None:
+        self.inputs[:], self.labels[:] = self.draw.normal(size=(8, 6)), self.draw.integers(0, 3, 8)
+
+    def train(
+        self, out: Path, write: Callable[[Buffers], None], *, first: Callable[[Any], Any] = lambda x: x,
+        is_late: bool = False,
+    ) -> list[tuple[str, str | None, int]]:  # fmt: skip
+        """What is said of inputs that changed."""
+        ms.set_seed(1)
+        steps = list[int]()
+
+        def in_backward(gradient: Any) -> Any:
+            if len(steps) >= FROM and not is_late:
+                write(self)
+            return gradient
+
+        def then(hidden: Any) -> None:
+            hidden.register_hook(in_backward)
+
+        net = Layers(first, then)
+        optimizer = nn.SGD(net.trainable_params(), 1e-2)
+        gradient = ms.value_and_grad(lambda x, y: ops.cross_entropy(net(x), y), None, optimizer.parameters)
+        with hypocenter.watch(net, out=str(out), audit="never"):
+            for step in range(N_STEPS):
+                self.fill()
+                _, given = gradient(self.x, self.y)
+                if step >= FROM and is_late:
+                    write(self)
+                optimizer(given)
+                steps.append(step)
+        return [(f.severity, f.site, f.step) for f in told(out, "HC264")]
+
+
+def into_inputs(buffers: Buffers) -> None:
+    buffers.inputs[:] = 1.0
+
+
+def into_labels(buffers: Buffers) -> None:
+    buffers.labels[:] = (buffers.labels + 1) % 3
+
+
+def scaled_in_place(x: Any) -> Any:
+    """By the program itself, before it is used."""
+    x.asnumpy()[:] *= 0.5
+    return x
+
+
+@pytest.mark.parametrize("queues", [False, pytest.param(True, marks=[pytest.mark.queues, pytest.mark.slow])])
+def test_hc264_an_input_that_is_written_over_before_its_backward(queues: bool, tmp_path: Path) -> None:
+    assert Buffers().train(tmp_path / "run", into_inputs) == [("warning", "batch[0]", FROM)]
+
+
+@pytest.mark.parametrize(
+    ("write", "options"),
+    [
+        (into_inputs, {"is_late": True}),  # backward is over
+        (into_inputs, {"first": ops.tanh}),  # whose backward uses what it has made
+        (lambda buffers: None, {"first": scaled_in_place}),
+    ],
+    ids=["late", "not needed", "by forward itself"],
+)
+def test_what_no_backward_needs_any_more(write: Callable[[Buffers], None], options: Any, tmp_path: Path) -> None:
+    assert Buffers().train(tmp_path / "run", write, **options) == []

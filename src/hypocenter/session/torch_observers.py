@@ -25,7 +25,6 @@ from hypocenter.session.observers.frozen_moves import FrozenMoves
 from hypocenter.session.observers.frozen_state import FrozenState
 from hypocenter.session.observers.frozen_statistics import FrozenStatistics
 from hypocenter.session.observers.frozen_written import FrozenWritten
-from hypocenter.session.observers.given import Given
 from hypocenter.session.observers.handed_over import HandedOver
 from hypocenter.session.observers.head import HeadGap
 from hypocenter.session.observers.health import Health
@@ -59,6 +58,7 @@ from hypocenter.session.observers.use import Use
 from hypocenter.session.observers.working_copies import WorkingCopies
 from hypocenter.session.torch_audit import Audit
 from hypocenter.session.torch_by_rule import ByRule
+from hypocenter.session.torch_given import Given
 
 OBSERVERS: tuple[type[Observer[Any]], ...] = (
     OpBits,  # whether the program repeats itself

@@ -13,6 +13,7 @@ from hypocenter.session.mindspore.batches import Batches
 from hypocenter.session.mindspore.by_rule import ByRule
 from hypocenter.session.mindspore.calibration import Calibration
 from hypocenter.session.mindspore.failures import Failures
+from hypocenter.session.mindspore.given import Given
 from hypocenter.session.mindspore.graph import Graphs
 from hypocenter.session.mindspore.imposed.in_training import InTraining
 from hypocenter.session.mindspore.kept_batches import KeptBatches
@@ -64,6 +65,7 @@ def _observers(config: Config) -> list[type[Observer[Any]]]:
         ByRule,
         Modes,
         Ties,
+        Given,
         AlikeUnits,
         Relations,
         *([Calibration] if config.calibrate != "never" else []),
