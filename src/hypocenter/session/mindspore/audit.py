@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from hypocenter import schedule
 from hypocenter.detect.microbatch_rows import FAINTLY_UNEVEN
-from hypocenter.nouns import Reading
+from hypocenter.nouns import Reading, replace
 from hypocenter.replay.impossible import ReplayImpossible
-from hypocenter.replay.mindspore.engine import Replayed, Replayer
+from hypocenter.replay.mindspore.engine import Replayed, Replayer, Tracer
+from hypocenter.replay.mindspore.flow import Flow
 from hypocenter.replay.mindspore.label_weights import LabelWeights
 from hypocenter.replay.mindspore.places import Places
 from hypocenter.replay.mindspore.poison import IndexUnwritten, Poison
@@ -26,6 +27,7 @@ from hypocenter.session.mindspore.seams import Context
 from hypocenter.session.observers import audit
 from hypocenter.session.observers.audit import ELEMENTS, KEPT_AT_MOST, Balance, Entries, tolerance_of
 from hypocenter.session.observers.label_rows import Labels, even_factors, gap_row, label_rows, uneven_share
+from hypocenter.session.observers.ways import Ways
 from hypocenter.session.unwritten import unwritten_row
 from hypocenter.summary.reducers.mindspore_values import dtype_name, on_host
 from hypocenter.tap.free_host_memory import SPARE, free_on_host
@@ -41,6 +43,7 @@ class Audit(audit.Audit[Context]):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._replayer = Replayer(context.names, context.paused)
+        self._ways = Ways(context.label)
         self._looks_at_memory = True  # until some was found to be read unwritten
         self._is_memory_due = schedule.parse("doubling")
 
@@ -58,10 +61,14 @@ class Audit(audit.Audit[Context]):
         sums: list[Array | None] = [None] * len(parameters)
         parts: list[list[Array]] = [[] for _ in parameters]
         heard: list[LabelWeights] = []
+        trained = [parameter for parameter in update.parameters if parameter.requires_grad]
         for call in update.microbatches:
             heard.append(LabelWeights())
-            replayed = self._run(call, heard[-1])
+            flow = self._flow(trained) if call is update.microbatches[-1] else None
+            replayed = self._run(call, heard[-1], flow)
             self.note_how_far(update, partial(must_repeat, call, replayed))
+            if flow is not None and (row := self._ways.row(update, flow.paths(), trained)) is not None:
+                self.rows.append(replace(row, order=self.context.clock.next_order()))
             for weight, gradient in zip(call.weights, replayed.grads, strict=False):
                 place = places.get(id(weight))
                 if place is None or not isinstance(gradient, ms.Tensor):
@@ -125,9 +132,14 @@ class Audit(audit.Audit[Context]):
         gap = float(np.linalg.norm(target - even) / max(float(np.linalg.norm(even)), np.finfo(np.float64).tiny))
         self.rows.append(gap_row(gap, update.step, order))
 
-    def _run(self, call: GradCall, around: contextlib.AbstractContextManager[Any]) -> Replayed:
+    def _flow(self, trained: Sequence[Any]) -> Flow:
+        return Flow(trained, Places(self.context.names))
+
+    def _run(
+        self, call: GradCall, around: contextlib.AbstractContextManager[Any], tracer: Tracer | None = None
+    ) -> Replayed:
         try:
-            return self._replayer.run(call, around=around, must_leave_no_trace=True)
+            return self._replayer.run(call, around=around, tracer=tracer, must_leave_no_trace=True)
         except (ReplayImpossible, IndexUnwritten):
             raise
         except Exception as error:  # the user's own code runs here: anything may come out of it

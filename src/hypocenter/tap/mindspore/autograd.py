@@ -5,10 +5,12 @@ A MindSpore that lacks one of them tells nothing: values are read, their gradien
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from mindspore.common.api import _pynative_executor  # pyright: ignore[reportMissingImports]
 
+_DEEPEST = 16  # views of views
 _engine_id = getattr(_pynative_executor, "get_current_autodiff_engine_id", lambda: -1)
 
 
@@ -25,6 +27,19 @@ def has_gradient(tensor: Any) -> bool:
 def is_leaf(tensor: Any) -> bool:
     """Return whether no operator made the tensor, so that a hook on it outlives the graph."""
     return bool(getattr(tensor, "_is_leaf", True))
+
+
+def behind(tensor: Any) -> Iterator[int]:
+    """Yield numbers of operators, from the one that made a tensor's value back, as long as each had one operand."""
+    node = getattr(tensor, "_grad_node", None)
+    for _ in range(_DEEPEST):
+        if node is None or node.is_leaf():
+            return
+        yield node._sequence_nr()
+        before = [each for each, _ in node.next_functions if each is not None]
+        if len(before) != 1:
+            return
+        node = before[0]
 
 
 def made_by(tensor: Any) -> int:
