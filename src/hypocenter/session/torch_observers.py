@@ -51,7 +51,6 @@ from hypocenter.session.observers.still_parameters import StillParameters
 from hypocenter.session.observers.streams import Streams
 from hypocenter.session.observers.ties import Ties
 from hypocenter.session.observers.token_weights import TokenWeights
-from hypocenter.session.observers.unheld import Unheld
 from hypocenter.session.observers.unmeasured import Unmeasured
 from hypocenter.session.observers.updates import LostUpdates
 from hypocenter.session.observers.use import Use
@@ -59,6 +58,7 @@ from hypocenter.session.observers.working_copies import WorkingCopies
 from hypocenter.session.torch_audit import Audit
 from hypocenter.session.torch_by_rule import ByRule
 from hypocenter.session.torch_given import Given
+from hypocenter.session.torch_unheld import Unheld
 
 OBSERVERS: tuple[type[Observer[Any]], ...] = (
     OpBits,  # whether the program repeats itself

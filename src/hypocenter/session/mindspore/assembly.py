@@ -23,6 +23,7 @@ from hypocenter.session.mindspore.recompute import Recompute
 from hypocenter.session.mindspore.relations import Relations
 from hypocenter.session.mindspore.scaling import Scaling
 from hypocenter.session.mindspore.seams import Context, Seams
+from hypocenter.session.mindspore.unheld import Unheld
 from hypocenter.session.mindspore.unreplayed import Unreplayed
 from hypocenter.session.observers.between import Between
 from hypocenter.session.observers.culprit import Culprit
@@ -52,6 +53,7 @@ def _observers(config: Config) -> list[type[Observer[Any]]]:
         Culprit,
         Batches,
         KeptBatches,
+        Unheld,  # before anything makes forward run again
         Scaling,
         Schedules,
         LostUpdates,

@@ -11,6 +11,7 @@ from typing import Any
 from mindspore.common.api import _pynative_executor  # pyright: ignore[reportMissingImports]
 
 _DEEPEST = 16  # views of views
+_MOST_NODES = 20_000  # of a graph
 _engine_id = getattr(_pynative_executor, "get_current_autodiff_engine_id", lambda: -1)
 
 
@@ -40,6 +41,27 @@ def behind(tensor: Any) -> Iterator[int]:
         if len(before) != 1:
             return
         node = before[0]
+
+
+def leaf_of(tensor: Any) -> int | None:
+    """Return what autograd knows a leaf by, a parameter for one; None of what no graph has led to."""
+    node = getattr(tensor, "_grad_node", None)
+    return node._unique_id() if node is not None and node.is_leaf() else None
+
+
+def leaves(root: Any) -> set[int]:
+    """Return what autograd knows those by that the graph of a loss leads to."""
+    node = getattr(root, "_grad_node", None)
+    waiting, seen, found = [node] if node is not None else [], set[int](), set[int]()
+    while waiting and len(seen) < _MOST_NODES:
+        node = waiting.pop()
+        if node._unique_id() in seen:
+            continue
+        seen.add(node._unique_id())
+        if node.is_leaf():
+            found.add(node._unique_id())
+        waiting += [each for each, _ in node.next_functions if each is not None]
+    return found
 
 
 def made_by(tensor: Any) -> int:
