@@ -37,7 +37,6 @@ from hypocenter.session.observers.modes import Modes
 from hypocenter.session.observers.moved_statistics import MovedStatistics
 from hypocenter.session.observers.op_bits import OpBits
 from hypocenter.session.observers.own_memory import OwnMemory
-from hypocenter.session.observers.pairs import Pairs
 from hypocenter.session.observers.piled import Piled
 from hypocenter.session.observers.precision import Precision
 from hypocenter.session.observers.recompute import Recompute
@@ -58,6 +57,7 @@ from hypocenter.session.observers.working_copies import WorkingCopies
 from hypocenter.session.torch_audit import Audit
 from hypocenter.session.torch_by_rule import ByRule
 from hypocenter.session.torch_given import Given
+from hypocenter.session.torch_pairs import Pairs
 from hypocenter.session.torch_unheld import Unheld
 
 OBSERVERS: tuple[type[Observer[Any]], ...] = (

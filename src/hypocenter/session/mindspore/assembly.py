@@ -19,6 +19,7 @@ from hypocenter.session.mindspore.imposed.in_training import InTraining
 from hypocenter.session.mindspore.kept_batches import KeptBatches
 from hypocenter.session.mindspore.levels import Levels
 from hypocenter.session.mindspore.modes import Modes
+from hypocenter.session.mindspore.pairs import Pairs
 from hypocenter.session.mindspore.recompute import Recompute
 from hypocenter.session.mindspore.relations import Relations
 from hypocenter.session.mindspore.scaling import Scaling
@@ -68,6 +69,7 @@ def _observers(config: Config) -> list[type[Observer[Any]]]:
         Modes,
         Ties,
         Given,
+        Pairs,
         AlikeUnits,
         Relations,
         *([Calibration] if config.calibrate != "never" else []),

@@ -56,7 +56,7 @@ class Unheld(unheld.Unheld[Context]):
         return all(parameter is not weight for call in update.microbatches for weight in call.weights)
 
     def in_containers(self, models: Sequence[Any], own: set[int]) -> list[tuple[str, str, Any]]:
-        """Return what cells hold that are trained beside it: a loss that compares features trains none of its layers."""
+        """Return what cells hold that are trained beside it: a loss that compares features trains no layer."""
         named, cells = self.context.framework.named, {id(cell) for model in models for _, cell in walk(model)}
         return [
             each
