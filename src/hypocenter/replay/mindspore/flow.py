@@ -95,7 +95,8 @@ class Flow(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         if is_view := name in VIEWS and len(given) == 1:
             source = given[0][0]
         else:
-            source = Node(self._places.here().site, name, is_recorded, given)
+            site = "" if all(has for _, has in given) else self._places.here().site  # that of a cut alone is asked for
+            source = Node(site, name, is_recorded, given)
         for tensor in made:
             self._made[address(tensor), carries] = source
             self._alive.append(tensor)

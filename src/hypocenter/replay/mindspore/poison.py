@@ -1,14 +1,15 @@
 """Fresh memory of MindSpore filled with NaN while a micro-batch is done again: see hypocenter.tap.unwritten.
 
-`mint.empty` and `mint.empty_like` are not shown by the dispatch mode, so what they call is replaced meanwhile. On a CPU
+The dispatch mode does not show all that makes it, so the makers are replaced meanwhile. On a CPU
 alone: a NaN that becomes an index may end the process of another device.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from typing import Any
 
 import mindspore as ms  # pyright: ignore[reportMissingImports]
@@ -20,12 +21,36 @@ from hypocenter.replay.mindspore.host import flat, is_floating, values
 from hypocenter.replay.mindspore.places import Places
 from hypocenter.replay.mindspore.trace import VIEWS
 from hypocenter.replay.place import Place
+from hypocenter.tap.patches import Patches
 from hypocenter.tap.unwritten import UnwrittenRead
 
 HELD_BYTES = 256 << 20  # of fresh memory is held until the end; what comes after so much is left as it is
-_MAKERS = {"empty": "_empty_instance", "empty_like": "_empty_like_instance"}  # what functions of `mint` call
-_FRESH = frozenset({"NewEmpty", "Empty", "EmptyLike"})
+_MAKERS = (
+    ("empty", functional_overload, "_empty_instance"),  # which functions of `mint` call
+    ("empty_like", functional_overload, "_empty_like_instance"),
+    ("new_empty", ms.Tensor, "new_empty"),
+)
 _WRITES = frozenset({"Assign", "CopyTo", "TensorScatterUpdate", "SliceScatter", "SelectScatter", "ScatterNdUpdate"})
+
+
+@contextlib.contextmanager
+def fresh_memory(hand_out: Callable[[str, Any], Any]) -> Generator[None, None, None]:
+    """Within this block have `hand_out`, of what made fresh memory and the tensor, say what the program is given."""
+    patches = Patches()
+    for maker, owner, name in _MAKERS:
+        if hasattr(owner, name):
+            patches.wrap(owner, name, functools.partial(_making, maker, hand_out))
+    try:
+        yield
+    finally:
+        patches.undo()
+
+
+def _making(maker: str, hand_out: Callable[[str, Any], Any], original: Callable[..., Any]) -> Callable[..., Any]:
+    def make(*args: Any, **kwargs: Any) -> Any:
+        return hand_out(maker, original(*args, **kwargs))
+
+    return make
 
 
 class IndexUnwritten(Exception):
@@ -55,10 +80,7 @@ class Poison(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
 
     def __enter__(self) -> Poison:
         """Replace what makes fresh memory."""
-        for name, own in _MAKERS.items():
-            if (original := getattr(functional_overload, own, None)) is not None:
-                setattr(functional_overload, own, self._making(name, original))
-                self._stack.callback(setattr, functional_overload, own, original)
+        self._stack.enter_context(fresh_memory(self._fresh))
         super().__enter__()
         return self
 
@@ -80,12 +102,6 @@ class Poison(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
             tensor.copy_(ms.Tensor(np.nan_to_num(array, nan=0.0), tensor.dtype))
         self._made.clear()
 
-    def _making(self, name: str, original: Callable[..., Any]) -> Callable[..., Any]:
-        def make(*args: Any, **kwargs: Any) -> Any:
-            return self._fresh(name, original(*args, **kwargs))
-
-        return make
-
     def _fresh(self, maker: str, made: Any) -> Any:
         """Return what is handed out in the place of fresh memory."""
         if not isinstance(made, ms.Tensor) or not made.size or not is_floating(made):
@@ -102,8 +118,6 @@ class Poison(MsDispatchMode):  # pyright: ignore[reportUntypedBaseClass]
         """Run an operator in its place, and look whether it has read what nobody has written."""
         out = func(*args)
         name = str(func.name)
-        if name in _FRESH:
-            return self._fresh(name, out)
         if self._made and self.read is None and name not in VIEWS | _WRITES and not name.startswith("Inplace"):
             if any(is_floating(t) and np.isnan(values(t)).any() for t in flat(out)):
                 self._note(name)

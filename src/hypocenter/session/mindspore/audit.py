@@ -19,7 +19,7 @@ from hypocenter.replay.mindspore.engine import Replayed, Replayer, Tracer
 from hypocenter.replay.mindspore.flow import Flow
 from hypocenter.replay.mindspore.label_weights import LabelWeights
 from hypocenter.replay.mindspore.places import Places
-from hypocenter.replay.mindspore.poison import IndexUnwritten, Poison
+from hypocenter.replay.mindspore.poison import IndexUnwritten, Poison, fresh_memory
 from hypocenter.session.events import Update
 from hypocenter.session.host_arrays import strided
 from hypocenter.session.mindspore.calibration import must_repeat
@@ -44,6 +44,7 @@ class Audit(audit.Audit[Context]):
         super().__init__(context)
         self._replayer = Replayer(context.names, context.paused)
         self._ways = Ways(context.label)
+        self._n_fresh = 0  # tensors of fresh memory that the last micro-batch makes
         self._looks_at_memory = True  # until some was found to be read unwritten
         self._is_memory_due = schedule.parse("doubling")
 
@@ -65,7 +66,9 @@ class Audit(audit.Audit[Context]):
         for call in update.microbatches:
             heard.append(LabelWeights())
             flow = self._flow(trained) if call is update.microbatches[-1] else None
-            replayed = self._run(call, heard[-1], flow)
+            self._n_fresh = 0
+            with fresh_memory(self._counted):
+                replayed = self._run(call, heard[-1], flow)
             self.note_how_far(update, partial(must_repeat, call, replayed))
             if flow is not None and (row := self._ways.row(update, flow.paths(), trained)) is not None:
                 self.rows.append(replace(row, order=self.context.clock.next_order()))
@@ -86,7 +89,7 @@ class Audit(audit.Audit[Context]):
     def unwritten(self, update: Update) -> Reading | None:
         """Do the last micro-batch once more, with fresh memory full of NaN."""
         is_host = ms.get_context("device_target") == "CPU"
-        if not self._looks_at_memory or not self._is_memory_due(update.step) or not is_host:
+        if not (is_host and self._n_fresh and self._looks_at_memory and self._is_memory_due(update.step)):
             return None
 
         def is_as_before(mode: Poison) -> bool:
@@ -131,6 +134,10 @@ class Audit(audit.Audit[Context]):
         )
         gap = float(np.linalg.norm(target - even) / max(float(np.linalg.norm(even)), np.finfo(np.float64).tiny))
         self.rows.append(gap_row(gap, update.step, order))
+
+    def _counted(self, maker: str, made: Any) -> Any:
+        self._n_fresh += 1
+        return made
 
     def _flow(self, trained: Sequence[Any]) -> Flow:
         return Flow(trained, Places(self.context.names))

@@ -62,7 +62,7 @@ class Given(given.Given[Context]):
         if not self._is_due_now or call.is_dropped or not call.has_value:
             return
         for name, tensor in self._replayer.named_inputs(call):
-            if not isinstance(tensor, ms.Parameter) and tensor.size:
+            if not isinstance(tensor, ms.Parameter) and tensor.size and not dtype_name(tensor).startswith("complex"):
                 values = np.array(strided(host(tensor), ELEMENTS))
                 self._given.append(_Input(call, f"batch{name}" if name[0] == "[" else name, tensor, values))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -33,10 +34,14 @@ class DatasetBatches:
     def _handing_out(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __next__(iterator: Any) -> Any:
             batch = original(iterator)
-            self._n_batches += 1
-            if len(self._known) > MOST:
-                self._known = {key: entry for key, entry in self._known.items() if entry[0]() is not None}
-            self._known.update((id(each), (Ref(each), self._n_batches)) for each in tensors(batch))
+            with contextlib.suppress(Exception):  # whatever it hands out, the program is to have it
+                self._note(batch)
             return batch
 
         return __next__
+
+    def _note(self, batch: Any) -> None:
+        self._n_batches += 1
+        if len(self._known) > MOST:
+            self._known = {key: entry for key, entry in self._known.items() if entry[0]() is not None}
+        self._known.update((id(each), (Ref(each), self._n_batches)) for each in tensors(batch))
