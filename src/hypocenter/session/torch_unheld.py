@@ -12,7 +12,7 @@ from torch.nn.modules import module as torch_module
 from hypocenter.session.observer import Context, Update
 from hypocenter.session.observers import unheld
 from hypocenter.session.observers.sampled import sample
-from hypocenter.session.observers.unheld import ELEMENTS, LAST
+from hypocenter.session.observers.unheld import ELEMENTS, LAST, contents
 from hypocenter.tap.weakly import Ref
 
 NODES = 20_000  # of a graph
@@ -57,13 +57,13 @@ class Unheld(unheld.Unheld[Context]):
         return sizes == 0.0 or abs(float(one @ two)) >= HANDED_ON * sizes
 
     def in_containers(self, models: Sequence[nn.Module], own: set[int]) -> list[tuple[str, str, Tensor]]:
-        """Who sets it to evaluation does not train it."""
+        """Also of modules that hold nothing else."""
         inside = {id(module) for model in models for module in model.modules()}
         return [
-            (name, container, p)
-            for prefix, module in self.context.names.modules()
+            each
+            for name, module in self.context.names.modules()
             if id(module) in inside
-            for container, name, p in _in_containers(prefix, module)
+            for each in contents(name, module, _parameters_of)
         ]
 
 
@@ -91,17 +91,9 @@ def _leaves(nodes: Iterable[Any]) -> Iterator[Tensor]:
         left += new
 
 
-def _in_containers(prefix: str, module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
-    """Yield (container, name, parameter) of what lies in a list, tuple or dict that a module holds.
-
-    Who puts one thing alone into a list does that to hide it, and who sets it to evaluation does not train it.
-    """
-    for key, value in list(vars(module).items()):
-        if key.startswith("_") or not isinstance(value, (list, tuple, dict)) or len(value) < 2:
-            continue
-        name = f"{prefix}.{key}" if prefix else key
-        for index, each in list(value.items()) if isinstance(value, dict) else enumerate(value):
-            if isinstance(each, nn.Module) and each.training:
-                yield from ((name, f"{name}[{index!r}].{inner}", p) for inner, p in each.named_parameters())
-            elif isinstance(each, Tensor):
-                yield name, f"{name}[{index!r}]", each
+def _parameters_of(thing: Any) -> Iterator[tuple[str, Tensor]]:
+    """Yield (name below it, parameter); who sets a module to evaluation does not train it."""
+    if isinstance(thing, nn.Module) and thing.training:
+        yield from ((f".{name}", p) for name, p in thing.named_parameters())
+    elif isinstance(thing, Tensor):
+        yield "", thing

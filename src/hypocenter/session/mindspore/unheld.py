@@ -15,7 +15,7 @@ from mindspore import nn  # pyright: ignore[reportMissingImports]
 from hypocenter.session.events import Update
 from hypocenter.session.mindspore.seams import Context
 from hypocenter.session.observers import unheld
-from hypocenter.session.observers.unheld import LAST
+from hypocenter.session.observers.unheld import LAST, contents
 from hypocenter.tap.mindspore.autograd import leaf_of, leaves
 from hypocenter.tap.mindspore.names import walk
 from hypocenter.tap.mindspore.tape import GradCall
@@ -44,7 +44,12 @@ class Unheld(unheld.Unheld[Context]):
         made = [parameter for _, parameter in registered if id(parameter) not in self._before]
         if step:  # in the first one a model may be completed
             self.made = {id(parameter): Ref(parameter) for parameter in made}
-        inside = [(each[0], each[2]) for at in names.cells() for each in _inside(*at) if each[2].requires_grad]
+        inside = [
+            (each[0], each[2])
+            for at in names.cells()
+            for each in contents(*at, _parameters_of)
+            if each[2].requires_grad
+        ]
         if not made and not inside:
             return
         led_to = leaves(call.loss)
@@ -62,22 +67,13 @@ class Unheld(unheld.Unheld[Context]):
             each
             for name, cell in self.context.names.cells()
             if id(cell) in cells and any(id(p) in own for p in named(cell)[1].values())
-            for each in _inside(name, cell)
+            for each in contents(name, cell, _parameters_of)
         ]
 
 
-def _inside(prefix: str, cell: Any) -> Iterator[tuple[str, str, Any]]:
-    """Yield (name, container, parameter) of what lies in a list, tuple or dict that a cell holds.
-
-    Who puts one thing alone into a list does that to hide it.
-    """
-    for key, value in list(vars(cell).items()):
-        if key.startswith("_") or not isinstance(value, (list, tuple, dict)) or len(value) < 2:
-            continue
-        name = f"{prefix}.{key}" if prefix else key
-        for index, each in list(value.items()) if isinstance(value, dict) else enumerate(value):
-            if isinstance(each, nn.Cell):
-                for inner, parameter in each.parameters_and_names():
-                    yield f"{name}[{index!r}].{inner}", name, parameter
-            elif isinstance(each, ms.Parameter):
-                yield f"{name}[{index!r}]", name, each
+def _parameters_of(thing: Any) -> Iterator[tuple[str, Any]]:
+    """Yield (name below it, parameter)."""
+    if isinstance(thing, nn.Cell):
+        yield from ((f".{name}", p) for name, p in thing.parameters_and_names())
+    elif isinstance(thing, ms.Parameter):
+        yield "", thing

@@ -8,7 +8,7 @@ Who the graph leads to is for each framework to say: session.torch_unheld, sessi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -139,3 +139,23 @@ class Unheld(Observer[ContextT]):
             return True  # that cannot be told
         mine, theirs = map(framework.on_host, samples)
         return (bool((mine != mine[0]).any()) and np.array_equal(mine, theirs)) or self.hands_on(parameter, other)
+
+
+def contents(
+    prefix: str, module: Any, parameters_of: Callable[[Any], Iterable[tuple[str, Any]]]
+) -> Iterator[tuple[str, str, Any]]:
+    """Yield (name, container, parameter) of what lies in a list, tuple or dict that a module holds.
+
+    Who puts one thing alone into a list does that to hide it.
+
+    Args:
+        prefix: the module's name.
+        parameters_of: of one thing there, with what comes after its name.
+    """
+    for key, value in list(vars(module).items()):
+        if key.startswith("_") or not isinstance(value, (list, tuple, dict)) or len(value) < 2:
+            continue
+        name = f"{prefix}.{key}" if prefix else key
+        for index, each in list(value.items()) if isinstance(value, dict) else enumerate(value):
+            for inner, parameter in parameters_of(each):
+                yield f"{name}[{index!r}]{inner}", name, parameter
