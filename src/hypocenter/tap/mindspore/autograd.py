@@ -51,8 +51,8 @@ def leaf_of(tensor: Any) -> int | None:
 
 def leaves(root: Any) -> set[int]:
     """Return what autograd knows those by that the graph of a loss leads to."""
-    node = getattr(root, "_grad_node", None)
-    waiting, seen, found = [node] if node is not None else [], set[int](), set[int]()
+    node: Any = getattr(root, "_grad_node", None)
+    waiting, seen, found = [node] if hasattr(node, "next_functions") else [], set[int](), set[int]()
     while waiting and len(seen) < _MOST_NODES:
         node = waiting.pop()
         if node._unique_id() in seen:
