@@ -167,6 +167,10 @@ class Framework(Protocol):
         """Counters of writes to each; [] where the framework keeps none."""
         ...
 
+    def named(self, model: Any) -> tuple[str, Mapping[str, Any]]:
+        """The class of a model, and its parameters by all their names in it, both without wrappers."""
+        ...
+
     def owner(self, roots: Sequence[Any], parameter: Any) -> Any | None:
         """The module, in one of these models, that it is a parameter of."""
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import numpy as np
@@ -69,6 +69,10 @@ class HostArrays:
             {name: value for name, value in group.items() if type(value) in (int, float)}
             for group in optimizer.param_groups[:GROUPS]
         ]
+
+    def named(self, model: Any) -> tuple[str, Mapping[str, Any]]:
+        """Where no model is made anew in a run, nobody asks for them."""
+        return type(model).__name__, {}
 
     def owner(self, roots: Sequence[Any], parameter: Any) -> Any | None:
         """Where calls of modules are not told of, nobody asks whose they are."""

@@ -42,8 +42,9 @@ from hypocenter.tap.free_memory import why_no_room
 from hypocenter.tap.gradients import SMALL, local, norms, to_host
 from hypocenter.tap.loss_divisors import n_divisions
 from hypocenter.tap.op_context import OpContext
-from hypocenter.tap.poison import Poison, find_read
+from hypocenter.tap.poison import Poison
 from hypocenter.tap.tape import Microbatch
+from hypocenter.tap.unwritten import find_read
 
 TOGETHER = 64  # small gradients: so many fit into a cache
 ROUGH = 0.05  # relative, of norms: what ran as compiled code and is done again by operators need not be nearer
@@ -130,7 +131,7 @@ class Audit(audit.Audit[Context]):
             held = [values for g in replayed.grads if g is not None and (values := local(g)) is not None]
             return all(map(math.isfinite, to_host(norms([*held, *replayed.values])))) or replayed.finite
 
-        found = find_read(is_as_before, context)
+        found = find_read(is_as_before, partial(Poison, context))
         if found is None:
             return None
         self._looks_at_memory = False  # it is known

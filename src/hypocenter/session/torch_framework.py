@@ -17,6 +17,7 @@ from hypocenter.session.observers.peeker import Peeker
 from hypocenter.session.observers.sampled import Deferred, all_same, gathered, n_changed, sample
 from hypocenter.tap import schedule_calls
 from hypocenter.tap.flat_parameters import is_flat
+from hypocenter.tap.names import class_name, unwrap, walk
 from hypocenter.tap.tape import versions_of
 
 _SCHEDULED = frozenset({"lr", "momentum", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum"})
@@ -135,6 +136,16 @@ class TorchFramework:
     def versions(self, tensors: Sequence[Tensor]) -> list[int]:
         """Of torch's own counter."""
         return versions_of(tensors)
+
+    def named(self, model: torch.nn.Module) -> tuple[str, Mapping[str, Any]]:
+        """As `hypocenter.tap.names` takes wrappers off."""
+        found = {
+            f"{name}.{key}" if name else key: parameter
+            for name, module in walk(model)
+            for key, parameter in module._parameters.items()
+            if parameter is not None
+        }
+        return class_name(unwrap(model)), found
 
     def owner(self, roots: Sequence[torch.nn.Module], parameter: Tensor) -> torch.nn.Module | None:
         """Also where it stands in for one that is sharded."""

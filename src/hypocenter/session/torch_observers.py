@@ -25,7 +25,6 @@ from hypocenter.session.observers.frozen_moves import FrozenMoves
 from hypocenter.session.observers.frozen_state import FrozenState
 from hypocenter.session.observers.frozen_statistics import FrozenStatistics
 from hypocenter.session.observers.frozen_written import FrozenWritten
-from hypocenter.session.observers.given import Given
 from hypocenter.session.observers.handed_over import HandedOver
 from hypocenter.session.observers.head import HeadGap
 from hypocenter.session.observers.health import Health
@@ -38,7 +37,6 @@ from hypocenter.session.observers.modes import Modes
 from hypocenter.session.observers.moved_statistics import MovedStatistics
 from hypocenter.session.observers.op_bits import OpBits
 from hypocenter.session.observers.own_memory import OwnMemory
-from hypocenter.session.observers.pairs import Pairs
 from hypocenter.session.observers.piled import Piled
 from hypocenter.session.observers.precision import Precision
 from hypocenter.session.observers.recompute import Recompute
@@ -52,13 +50,15 @@ from hypocenter.session.observers.still_parameters import StillParameters
 from hypocenter.session.observers.streams import Streams
 from hypocenter.session.observers.ties import Ties
 from hypocenter.session.observers.token_weights import TokenWeights
-from hypocenter.session.observers.unheld import Unheld
 from hypocenter.session.observers.unmeasured import Unmeasured
 from hypocenter.session.observers.updates import LostUpdates
 from hypocenter.session.observers.use import Use
 from hypocenter.session.observers.working_copies import WorkingCopies
 from hypocenter.session.torch_audit import Audit
 from hypocenter.session.torch_by_rule import ByRule
+from hypocenter.session.torch_given import Given
+from hypocenter.session.torch_pairs import Pairs
+from hypocenter.session.torch_unheld import Unheld
 
 OBSERVERS: tuple[type[Observer[Any]], ...] = (
     OpBits,  # whether the program repeats itself

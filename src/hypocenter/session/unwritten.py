@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypocenter.detect import law_rows as law
 from hypocenter.nouns import Reading, replace
 from hypocenter.session.observers.optimizer_rows import number_row
-from hypocenter.tap.poison import UnwrittenRead
 from hypocenter.tap.source import source_of
+from hypocenter.tap.unwritten import UnwrittenRead
 
 
 def unwritten_row(read: UnwrittenRead, step: int, order: int) -> Reading:

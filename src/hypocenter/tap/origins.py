@@ -9,17 +9,16 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from hypocenter.tap.loader_batches import FromLoader
+from hypocenter.tap.marks import NONE, Marks
 from hypocenter.tap.tape import Event, Tape
 from hypocenter.tap.weakly import Ref
 
-Marks: TypeAlias = "frozenset[Hashable]"
-NONE: Marks = frozenset()
 YOUNG = 8  # looks; what is older is a source by itself, whatever it was made of: data that were prepared
 MOST_EVENTS = 512  # of a step; a program that computes without modules is not followed
 

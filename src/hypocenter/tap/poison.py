@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,19 +17,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hypocenter.tap.op_context import OpContext, OpPlace
 from hypocenter.tap.tape import storage_of
 from hypocenter.tap.tree import tensors
+from hypocenter.tap.unwritten import UnwrittenRead
 
 HELD_BYTES = 256 << 20  # of fresh memory is held until the end; what comes after so much is left as it is
 _FRESH = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UnwrittenRead:
-    """An operator that read memory which nobody had written."""
-
-    op: str  # that read it: aten.mul.Tensor
-    place: OpPlace
-    maker: str  # what gave the memory: aten.empty.memory_format
-    made_at: OpPlace
 
 
 class Poison(TorchDispatchMode):
@@ -98,34 +88,3 @@ class Poison(TorchDispatchMode):
         results = [t for _, t in tensors(out) if storage_of(t) not in inside and t.is_floating_point()]
         if any(bool(torch.isnan(t).any()) for t in results):
             self.read = UnwrittenRead(op=op, place=place, maker=ours[0], made_at=ours[1])
-
-
-def find_read(is_as_before: Callable[[Poison], bool], context: OpContext) -> UnwrittenRead | None:
-    """Return who reads fresh memory unwritten; None: nobody whose result matters.
-
-    The step must be finite as it is. The tensor that makes the difference is found by halves.
-
-    Args:
-        is_as_before: does the step again within the mode; True: loss and gradients are as they were.
-        context: where operators run.
-    """
-
-    def run(begin: int, end: int) -> tuple[bool, int, UnwrittenRead | None]:
-        mode = Poison(context, lambda number: begin <= number < end)
-        try:
-            return is_as_before(mode), mode.n_fresh, mode.read or mode.handed_on
-        finally:
-            mode.clean()
-
-    begin, end = 0, 1 << 62
-    is_same, n_fresh, found = run(begin, end)
-    if is_same or not run(0, 0)[0]:  # with zeros it must be as before, or nothing can be told apart
-        return None if is_same else found
-    end = n_fresh
-    while end - begin > 1:
-        middle = (begin + end) // 2
-        is_same, _, first = run(begin, middle)
-        begin, end = (middle, end) if is_same else (begin, middle)
-        found = found if is_same else first
-    is_same, _, last = run(begin, end)
-    return found if is_same else last

@@ -3,16 +3,18 @@
 What it means
     Backward reads what forward was given: the input of the first layer for the gradient of its weight, token ids for
     that of the embedding, labels for that of the loss. Autograd keeps a reference, no copy. Something has put other
-    values there in between, unseen by torch: a loader that fills a NumPy buffer again too early, a write to `.data`,
-    a kernel of an extension. The gradient is that of one batch's activations with another batch's inputs.
+    values there in between, unseen: a loader that fills a NumPy buffer again too early, a write to `.data`, a kernel of
+    an extension. The gradient is that of one batch's activations with another batch's inputs.
 
 How it is decided
     At steps 0, 1, 2, 4, ... and every eighth, and at those of `--audit`, up to 256 elements of each input are kept at
-    the call and compared when backward is over. It fires, once, when some have changed while the version counter of
-    the tensor has stayed, and the forward, done again, saves this very memory for its backward.
+    the call (in MindSpore: when forward is over) and compared when backward is over. It fires, once, when some have
+    changed while torch's version counter of the tensor has stayed, and the forward, done again, saves this very memory
+    for its backward.
 
 What to do
-    Fill the buffer when backward is over, or hand a copy to the model (`torch.tensor(array)`, `x.clone()`).
+    Fill the buffer when backward is over, or hand a copy to the model (`torch.tensor(array)`, `x.clone()`,
+    `mindspore.Tensor(array)`).
 
 When it is wrong
     Where whoever wrote there has put the values back while backward ran.
@@ -28,10 +30,7 @@ from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Remedy
 
 
-@rule(
-    "HC264", "desync", severity="warning", reads=("optimizer",), asked="rows",
-    not_in={"mindspore": "its gradient functions run forward and backward at once"},
-)  # fmt: skip
+@rule("HC264", "desync", severity="warning", reads=("optimizer",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the step at which it is seen."""
     for row in window.by_phase["optimizer"]:
@@ -43,8 +42,8 @@ def check(window: Window) -> Iterator[Finding]:
                 title=f"{row.site} is written over before its backward has used it",
                 why=(
                     f"{round(row.summary.sum)} of {row.call} elements that were looked at ({row.dtype} {shape}, given "
-                    f"to {row.module}) are others when backward is over than they were at the call",
-                    "torch has seen no write: its version counter has stayed",
+                    f"to {row.module}) are others when backward is over than before",
+                    *(row.names or ("torch has seen no write: its version counter has stayed",)),
                     "forward, done again, keeps this memory for its backward",
                 ),
                 then=("the gradient is made of the activations of one batch and the inputs of another",),

@@ -11,6 +11,9 @@ How it is decided
     some micro-batches before, and nothing of it is made of what the model is given now. What was an input itself before
     is no label, and what the model has computed before, and is given now, counts as given now.
 
+    In MindSpore only arguments of a gradient function are looked at that come from the iterator of a data set as they
+    are: what a program computes outside of that call is not followed there.
+
 What to do
     Look at how inputs and labels of the named line were taken.
 
@@ -28,14 +31,7 @@ from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding
 
 
-@rule(
-    "HC414",
-    "data",
-    severity="warning",
-    reads=("optimizer",),
-    asked="rows",
-    not_in={"mindspore": "what a program computes outside of the call of a gradient is not followed there"},
-)
+@rule("HC414", "data", severity="warning", reads=("optimizer",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire once, when it was seen often enough."""
     for row in window.by_phase["optimizer"]:

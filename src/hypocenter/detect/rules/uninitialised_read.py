@@ -1,9 +1,9 @@
 """Memory is read that nobody has written.
 
 What it means
-    A tensor made by `torch.empty` or one of its kin holds whatever lay in that memory before. An operator reads a part
-    of it that no operator has written, and the loss or a gradient depends on it. Mostly the memory happens to hold
-    zeros or old values, so the loss looks right, and no two runs are the same.
+    A tensor made by `torch.empty`, `mint.empty` or one of their kin holds whatever lay in that memory before. An
+    operator reads a part of it that no operator has written, and the loss or a gradient depends on it. Mostly the
+    memory happens to hold zeros or old values, so the loss looks right, and no two runs are the same.
 
 How it is decided
     At audited steps 0, 1, 2, 4, 8, ... and every 1000th the last micro-batch is done again with fresh floating-point
@@ -12,7 +12,7 @@ How it is decided
     what it means to depend on unwritten memory.
 
 What to do
-    Make the tensor with `torch.zeros` or `torch.full`, or write all of it before it is read.
+    Make the tensor with `zeros` or `full`, or write all of it before it is read.
 
 When it is wrong
     Memory that is filled by a kernel which leaves out what it must not read, and is then multiplied by zero: 0 x NaN is
@@ -30,14 +30,7 @@ from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Remedy
 
 
-@rule(
-    "HC234",
-    "data",
-    severity="error",
-    reads=("optimizer",),
-    asked="rows",
-    not_in={"mindspore": "no mode of MindSpore shows where memory is allocated, so none can be filled"},
-)
+@rule("HC234", "data", severity="error", reads=("optimizer",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the step in which it is found."""
     for row in window.of("optimizer"):
@@ -48,7 +41,7 @@ def check(window: Window) -> Iterator[Finding]:
             code="HC234",
             kind="data",
             severity="error",
-            title=f"{row.op.split('.')[1]} reads memory that nobody has written",
+            title=f"{_short(row.op)} reads memory that nobody has written",
             step=row.step,
             rank=window.rank,
             phase="forward",
@@ -56,10 +49,15 @@ def check(window: Window) -> Iterator[Finding]:
             op=row.op,
             source=row.source,
             cause="uninitialised-read",
-            why=(f"a tensor of {row.module.split('.')[1]}{made}, full of NaN beforehand, makes the result NaN",),
+            why=(f"a tensor of {_short(row.module)}{made}, full of NaN beforehand, makes the result NaN",),
             then=("the result depends on what lay in the memory before",),
             confidence="proven",
             remedy=Remedy(
-                action="write-first", text="make the tensor with torch.zeros, or write all of it before it is read"
+                action="write-first", text="make the tensor with zeros, or write all of it before it is read"
             ),
         )
+
+
+def _short(op: str) -> str:
+    """Return `mul` of `aten.mul.Tensor`, and what has no dots as it is."""
+    return op.split(".")[1] if "." in op else op

@@ -29,10 +29,7 @@ from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Remedy
 
 
-@rule(
-    "HC265", "desync", severity="warning", reads=("optimizer",), asked="rows",
-    not_in={"mindspore": "it is not looked at there yet"},
-)  # fmt: skip
+@rule("HC265", "desync", severity="warning", reads=("optimizer",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the first update of what is untied."""
     for row in window.by_phase["optimizer"]:

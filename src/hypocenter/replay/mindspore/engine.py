@@ -12,7 +12,7 @@ from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from types import FunctionType, MappingProxyType, MethodType
-from typing import Any
+from typing import Any, Protocol
 
 import mindspore as ms  # pyright: ignore[reportMissingImports]
 import numpy as np
@@ -23,7 +23,6 @@ from mindspore.utils import MsDispatchMode  # pyright: ignore[reportMissingImpor
 from hypocenter.replay import python_state
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.mindspore.host import flat, is_finite, is_floating
-from hypocenter.replay.mindspore.trace import OpTracer
 from hypocenter.replay.python_state import CONSTANTS, Kind, Undo
 from hypocenter.tap.mindspore.mentions import is_library, mentioned_through
 from hypocenter.tap.mindspore.names import NameMap
@@ -46,6 +45,14 @@ class Replayed:
     def finite(self) -> bool:
         """Whether loss and all gradients are finite."""
         return all(is_finite(t) for t in (*self.values, *self.grads))
+
+
+class Tracer(contextlib.AbstractContextManager[Any], Protocol):
+    """What sees every operator."""
+
+    def forward_over(self, roots: Sequence[Any]) -> None:
+        """Note that backward begins, from these values."""
+        ...
 
 
 class Replayer:
@@ -87,7 +94,7 @@ class Replayer:
         self,
         call: GradCall,
         *,
-        tracer: OpTracer | None = None,
+        tracer: Tracer | None = None,
         around: contextlib.AbstractContextManager[Any] | None = None,
         rows: tuple[int, Sequence[int]] | None = None,
         changed: Mapping[int, Any] = MappingProxyType({}),
@@ -132,7 +139,7 @@ class Replayer:
             result.drew = draws.seen
             return result
 
-    def _run(self, call: GradCall, tracer: OpTracer | None, fresh: Callable[[Any], Any], seed_scale: float) -> Replayed:
+    def _run(self, call: GradCall, tracer: Tracer | None, fresh: Callable[[Any], Any], seed_scale: float) -> Replayed:
         result = Replayed()
         kwargs = {name: fresh(value) for name, value in call.kwargs.items()}
 

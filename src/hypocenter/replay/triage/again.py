@@ -6,6 +6,7 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,8 +17,9 @@ from hypocenter.replay.triage.bits import Bits, Difference, bits_of, difference
 from hypocenter.replay.triage.ops import SECONDS, OpCheck, OpReport
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.op_context import OpContext
-from hypocenter.tap.poison import Poison, UnwrittenRead, find_read
+from hypocenter.tap.poison import Poison
 from hypocenter.tap.tape import Microbatch
+from hypocenter.tap.unwritten import UnwrittenRead, find_read
 
 INSISTING_S = 10.0
 _PLAIN = (int, float, str, bool, type(None))
@@ -131,7 +133,7 @@ class Again:
         def is_finite(mode: Poison | None = None) -> bool:
             return self._replayer.run(microbatch, parameters, mode=mode, context=context).finite
 
-        return find_read(is_finite, context) if is_finite() else None
+        return find_read(is_finite, partial(Poison, context)) if is_finite() else None
 
     def measure(self, found: Examined, microbatch: Microbatch, replayer: Replayer | None = None) -> None:
         """Replay `LEAST` times, to know by how much replays differ; put the one closest to the run first."""

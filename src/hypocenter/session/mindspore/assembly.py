@@ -13,21 +13,25 @@ from hypocenter.session.mindspore.batches import Batches
 from hypocenter.session.mindspore.by_rule import ByRule
 from hypocenter.session.mindspore.calibration import Calibration
 from hypocenter.session.mindspore.failures import Failures
+from hypocenter.session.mindspore.given import Given
 from hypocenter.session.mindspore.graph import Graphs
 from hypocenter.session.mindspore.imposed.in_training import InTraining
 from hypocenter.session.mindspore.kept_batches import KeptBatches
 from hypocenter.session.mindspore.levels import Levels
 from hypocenter.session.mindspore.modes import Modes
+from hypocenter.session.mindspore.pairs import Pairs
 from hypocenter.session.mindspore.recompute import Recompute
 from hypocenter.session.mindspore.relations import Relations
 from hypocenter.session.mindspore.scaling import Scaling
 from hypocenter.session.mindspore.seams import Context, Seams
+from hypocenter.session.mindspore.unheld import Unheld
 from hypocenter.session.mindspore.unreplayed import Unreplayed
 from hypocenter.session.observers.between import Between
 from hypocenter.session.observers.culprit import Culprit
 from hypocenter.session.observers.frozen_state import FrozenState
 from hypocenter.session.observers.hyperparameters import Hyperparameters
 from hypocenter.session.observers.schedules import Schedules
+from hypocenter.session.observers.ties import Ties
 from hypocenter.session.observers.updates import LostUpdates
 from hypocenter.session.observers.use import Use
 
@@ -50,6 +54,7 @@ def _observers(config: Config) -> list[type[Observer[Any]]]:
         Culprit,
         Batches,
         KeptBatches,
+        Unheld,  # before anything makes forward run again
         Scaling,
         Schedules,
         LostUpdates,
@@ -62,6 +67,9 @@ def _observers(config: Config) -> list[type[Observer[Any]]]:
         Use,
         ByRule,
         Modes,
+        Ties,
+        Given,
+        Pairs,
         AlikeUnits,
         Relations,
         *([Calibration] if config.calibrate != "never" else []),

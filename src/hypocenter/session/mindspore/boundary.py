@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -47,6 +48,7 @@ class Boundary:
         self.scale = StepScale()
         self.n_usual = 1  # micro-batches of the last step
         self._owners = Owners()
+        self._alive: dict[int, weakref.ref[Any]] = {}  # optimizers that have made updates, by their key for the clock
         self._facts = FactsKeeper(context)
         self._parameters = ParameterCheck(context)
         self._check: Check | None = None
@@ -83,7 +85,7 @@ class Boundary:
         pairs = _paired(parameters, gradients)
         if gradients and not pairs:
             context.warn(f"{type(optimizer).__name__} is given other gradients than it has parameters: not checked")
-        self._step = context.clock.begin_update(_key(parameters, optimizer))
+        self._step = self._begin_update(parameters, optimizer)
         raw = self.sentinel.of_microbatches(microbatches)
         given = self.sentinel.check(pairs, microbatches)
         names = set(given.grad_norms)
@@ -107,6 +109,15 @@ class Boundary:
         row = self._clip_results.row(update, context.clock.next_order)
         self._rows += [*self._seams.observers.collected(), *([] if row is None else [row])]
         return used
+
+    def _begin_update(self, parameters: Sequence[Any], optimizer: Any) -> int:
+        """Return the step of an update; one of an optimizer that takes the place of one that is gone is a new one."""
+        for key in [key for key, ref in self._alive.items() if ref() is None]:
+            del self._alive[key]
+            self._context.clock.forget(key)
+        key = _key(parameters, optimizer)
+        self._alive[key] = weakref.ref(optimizer)
+        return self._context.clock.begin_update(key)
 
     def _updating(
         self, optimizer: Any, parameters: Sequence[Any], pairs: Sequence[tuple[Any, Any]], check: Check

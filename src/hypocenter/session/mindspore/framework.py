@@ -14,7 +14,7 @@ from hypocenter.session.framework import GROUPS, SAMPLE, Undo
 from hypocenter.session.host_arrays import Array, HostArrays, strided
 from hypocenter.tap.mindspore import schedule_calls
 from hypocenter.tap.mindspore.gradients import host, values_of
-from hypocenter.tap.mindspore.names import own_parameters, walk
+from hypocenter.tap.mindspore.names import own_parameters, unwrap, walk
 from hypocenter.tap.mindspore.optimizers import groups_of, loss_scale_of, members, state_of
 from hypocenter.tap.mindspore.patches import Patches
 
@@ -83,6 +83,16 @@ class MindSporeFramework(HostArrays):
     def rounded(self, value: float, dtype: Any) -> float:
         """Round a value to the format as MindSpore casts it."""
         return float(ms.Tensor(value, dtype).astype(ms.float32).asnumpy())
+
+    def named(self, model: Any) -> tuple[str, Mapping[str, Any]]:
+        """Return the class of a model, and its parameters by all the attributes that lead to them."""
+        found = {
+            f"{name}.{key}" if name else key: parameter
+            for name, cell in walk(model)
+            for key, parameter in own_parameters(cell).items()
+            if parameter is not None
+        }
+        return type(unwrap(model)).__name__, found
 
     def owner(self, roots: Sequence[Any], parameter: Any) -> Any | None:
         """Return the cell that holds a parameter; None if no cell of these models does."""

@@ -3,25 +3,22 @@
 Labels may be made of anything; but where they were made of what the model was given in a micro-batch before, and of
 nothing that it is given now, at one micro-batch after the other, each batch is compared with the labels of another.
 What the model remembers is given to it, so a task of remembering is none.
+
+What was made of what is for each framework to say: session.torch_pairs, session.mindspore.pairs.
 """
 
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
-
-import torch
-from torch import Tensor
+from typing import Any, TypeAlias
 
 from hypocenter.detect.law_rows import OF_ANOTHER, SITE
 from hypocenter.nouns import Source, replace
-from hypocenter.session.observer import Context, Observer, Update
+from hypocenter.session.events import ContextT, Observer, Update
 from hypocenter.session.observers.optimizer_rows import number_row
-from hypocenter.tap.origins import NONE, Marks, Origins
-from hypocenter.tap.source import source_of
-from hypocenter.tap.tape import Event, Tape
+from hypocenter.tap.marks import Marks
 from hypocenter.tap.weakly import Ref
 
 FIRST, EACH, LOOKS = 16, 64, 6  # steps from the start; then of each so many the first few
@@ -35,37 +32,34 @@ MOST_MARKS = 4096
 class _Before:
     """Inputs of modules in a micro-batch before: themselves, and what they were made of."""
 
-    tensors: Sequence[Ref[Tensor]]
+    tensors: Sequence[Ref[Any]]
     marks: Marks
 
-    def holds(self, tensor: Tensor | None) -> bool:
+    def holds(self, tensor: Any) -> bool:
         """Return whether this tensor was an input."""
         return tensor is not None and any(ref() is tensor for ref in self.tensors)
 
 
-Labels: TypeAlias = "list[tuple[Tensor | None, Marks]]"
+Labels: TypeAlias = "list[tuple[Any, Marks]]"
 """Each tensor that comes to what modules have computed (None: made on the way), and what it was made of."""
 
 
-class Pairs(Observer):
+class Pairs(Observer[ContextT]):
     """Writes a row once labels have been those of another batch for some micro-batches in a row."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ContextT) -> None:
         super().__init__(context)
-        self._origins = Origins(context.loaded)
         self._before: deque[_Before] = deque(maxlen=BACK)
         self._seen: Counter[Hashable] = Counter()
         self._n_late = self._n_back = 0
         self._source: Source | None = None
         self._is_told = False
 
-    def before_backward(self, roots: Sequence[Tensor]) -> None:
-        """Find out if a micro-batch's labels belong to its inputs, as its forward is over."""
-        step, prelude = self.context.clock.step, self.context.prelude
-        if self._is_told or prelude is None or not (step < FIRST or step % EACH < LOOKS):
-            return
-        with torch._C.DisableTorchFunction():
-            self._look(prelude, [slot for root in roots if (slot := self.context.tape.slot(root)) is not None])
+    @property
+    def is_due(self) -> bool:
+        """Whether this step is looked at."""
+        step = self.context.clock.step
+        return not self._is_told and (step < FIRST or step % EACH < LOOKS)
 
     def before_update(self, update: Update) -> None:
         """Write the row, once, with the step."""
@@ -74,33 +68,25 @@ class Pairs(Observer):
             row = number_row(SITE, OF_ANOTHER, update.step, self.context.clock.next_order(), self._n_late)
             self.rows.append(replace(row, call=self._n_back, source=self._source))
 
-    def _look(self, prelude: Tape, roots: Sequence[int]) -> None:
-        tape = self.context.tape
-        self._origins.follow(prelude)
-        made = self._origins.follow(tape)
-        tensors: list[Tensor] = []
-        marks = NONE
-        labels: Labels = []
-        source: Event | None = None
-        for _, event in tape.making(*roots):
-            given = [*self._origins.given(tape, event)]
-            if event.module is not None and not any(slot in tape.with_graph for slot in event.needs):
-                tensors += [tensor for tensor, _ in given]
-                marks = marks.union(*(each for _, each in given), *(made.get(slot, NONE) for slot in event.needs))
-                continue
-            found = given + [(None, made[n]) for n in event.needs if n in made and n not in tape.with_graph]
-            source = source or (event if found else None)
-            labels += found
-        if not marks or not made:
+    def judge(self, inputs: Sequence[Any], marks: Marks, labels: Labels, source: Callable[[], Source | None]) -> None:
+        """Find out if a micro-batch's labels belong to its inputs.
+
+        Args:
+            inputs: tensors that modules were given, parameters left out.
+            marks: what they were made of; empty where that is not known.
+            labels: what came to what the modules have computed.
+            source: the line where they did.
+        """
+        if not marks:
             self._n_late = 0
             return
-        labels = [(each, of) for each, of in labels if not any(each is other for other in tensors)]
+        labels = [(each, of) for each, of in labels if not any(each is other for other in inputs)]
         n_back = self._batches_back(marks, labels)
         self._n_late = 0 if not n_back else 1 if n_back != self._n_back else self._n_late + 1
         self._n_back = n_back
-        if n_back and source is not None and source.code is not None:
-            self._source = source_of(source.code.co_filename, source.line, source.code.co_name)
-        self._before.append(_Before(tensors=[Ref(each) for each in tensors], marks=marks))
+        if n_back:
+            self._source = source() or self._source
+        self._before.append(_Before(tensors=[Ref(each) for each in inputs], marks=marks))
         self._seen.update(marks.union(*(of for _, of in labels)))
         if len(self._seen) > MOST_MARKS:
             self._seen = Counter(dict(self._seen.most_common(MOST_MARKS // 16)))

@@ -11,17 +11,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import torch
-from torch import Tensor, nn
+import numpy as np
 
 from hypocenter import schedule
 from hypocenter.detect.law_rows import UNTIED
 from hypocenter.nouns import replace
-from hypocenter.session.observer import Context, Observer, Update
+from hypocenter.session.events import Observed, Observer, Update
 from hypocenter.session.observers.optimizer_rows import number_row
-from hypocenter.session.observers.sampled import sample
-from hypocenter.tap.gradients import to_host
-from hypocenter.tap.names import class_name, unwrap, walk
 from hypocenter.tap.weakly import Ref
 
 MOST = 256  # pairs of names
@@ -37,13 +33,13 @@ class _Tie:
 
     parameter: Ref[Any]
     step: int
-    values: Tensor | None = None
+    values: Any = None
 
 
-class Ties(Observer):
+class Ties(Observer[Observed]):
     """Writes a row for the first two names that were one parameter and are two copies of it."""
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Observed) -> None:
         super().__init__(context)
         self._seen: dict[int, Ref[Any]] = {}  # optimizers that have made an update
         self._tied: dict[_Pair, _Tie] = {}
@@ -59,13 +55,12 @@ class Ties(Observer):
         self._seen[id(optimizer)] = Ref(optimizer)
         own = {id(p) for p in update.parameters}
         for root in self.context.names.roots():
-            named = _named(root)
+            kind, named = self.context.framework.named(root)
             if own.isdisjoint(map(id, named.values())):
                 continue
-            kind = class_name(unwrap(root))
             copies = [
                 (a, b) for (of, a, b), tie in self._tied.items() if of == kind and a in named and b in named
-                and id(named[a]) in own and _are_two(named[a], named[b], tie.values)
+                and id(named[a]) in own and self._are_two(named[a], named[b], tie.values)
             ]  # fmt: skip
             if copies:
                 self._tell(update.step, kind, copies)
@@ -83,8 +78,8 @@ class Ties(Observer):
             return
         for tie in self._tied.values():
             parameter = tie.parameter()
-            values = None if parameter is None else sample(parameter.detach(), ELEMENTS)
-            tie.values = tie.values if values is None else values.clone()
+            values = None if parameter is None else self.context.framework.sample(parameter, ELEMENTS)
+            tie.values = tie.values if values is None else self.context.framework.copied(values)
 
     def _tell(self, step: int, kind: str, copies: list[tuple[str, str]]) -> None:
         self._is_told = True
@@ -93,32 +88,19 @@ class Ties(Observer):
         row = number_row(other, UNTIED, step, order, float(len(copies)), call=when)
         self.rows.append(replace(row, names=(one,)))
 
+    def _are_two(self, one: Any, other: Any, was: Any) -> bool:
+        """Return whether two parameters are trained apart, and hold the same values, near those that one of them had.
 
-def _named(root: nn.Module) -> dict[str, Tensor]:
-    """Return the parameters of a model by all their names in it, without those of wrappers."""
-    return {
-        f"{name}.{key}" if name else key: parameter
-        for name, module in walk(root)
-        for key, parameter in module._parameters.items()
-        if parameter is not None
-    }
-
-
-def _are_two(one: Tensor, other: Tensor, was: Tensor | None) -> bool:
-    """Return whether two parameters are trained apart, and hold the same values, near those that one of them had.
-
-    Waits for the device.
-    """
-    if one is other or not (one.requires_grad and other.requires_grad):
-        return False
-    if one.shape != other.shape or one.dtype != other.dtype or one.device != other.device:
-        return False
-    a, b = sample(one.detach(), ELEMENTS), sample(other.detach(), ELEMENTS)
-    if a is None or b is None or was is None or was.shape != a.shape or was.device != a.device:
-        return False
-    with torch.no_grad():
-        n_other, n_new, gap, size = to_host([
-            (a != b).sum().float(), (a != a.reshape(-1)[0]).sum().float(),
-            (a.float() - was.float()).norm(), was.float().norm(),
-        ])  # fmt: skip
-    return n_other == 0 and n_new > 0 and gap <= NEAR * size
+        Waits for the device.
+        """
+        if one is other or not (one.requires_grad and other.requires_grad):
+            return False
+        if was is None or one.shape != other.shape or one.dtype != other.dtype:
+            return False
+        samples = [self.context.framework.sample(p, ELEMENTS) for p in (one, other)]
+        if any(each is None for each in samples):
+            return False
+        a, b, before = map(self.context.framework.on_host, (*samples, was))
+        if before.shape != a.shape or not np.array_equal(a, b) or (a == a[0]).all():
+            return False
+        return float(np.linalg.norm(a - before)) <= NEAR * float(np.linalg.norm(before))

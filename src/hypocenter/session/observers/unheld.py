@@ -1,101 +1,102 @@
 """Trained parameters that no optimizer can hold: they are in a plain list, or made anew in forward. For HC233.
 
-`parameters()` does not look into lists, tuples and dicts, so no optimizer is given what lies there; and what forward
-makes is newer than the optimizer. Both get a gradient, which the graph of the loss tells, and nobody uses it.
+What a model says that its parameters are does not look into lists, tuples and dicts, so no optimizer is given what lies
+there; and what forward makes is newer than the optimizer. The graph of the loss leads to both, and nobody trains them.
+
+Who the graph leads to is for each framework to say: session.torch_unheld, session.mindspore.unheld.
 """
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-import torch
-from torch import Tensor, nn
-from torch.nn.modules import module as torch_module
+import numpy as np
 
 from hypocenter import schedule
 from hypocenter.detect.law_rows import HIDDEN, MADE_ANEW, NOT_STEPPED
 from hypocenter.nouns import replace
-from hypocenter.session.observer import Context, Observer, Update
+from hypocenter.session.events import ContextT, Observer, Update
 from hypocenter.session.observers.optimizer_rows import number_row
-from hypocenter.session.observers.sampled import sample
 from hypocenter.tap.weakly import Ref
 
 LAST = 64  # step
 LOOKS = 4  # that a parameter must have been outside at: an optimizer may be made later
 ELEMENTS, FEWEST = 64, 4  # of a parameter that are looked at, and that are needed to tell two apart
-NODES = 20_000  # of a graph
-KEPT = 1024  # parameters that were made, before those that are gone are let go of
-FRAMES = 64  # from a registration up to the call of a module
-HANDED_ON = 0.99  # cosine of two gradients, one of which comes from the other
 
 
-class Unheld(Observer):
-    """Writes a row for each parameter that got a gradient at every look so far, is in no optimizer, and stays."""
+class Unheld(Observer[ContextT]):
+    """Writes a row for each parameter that got a gradient at every look so far, is in no optimizer, and stays.
+
+    Attributes:
+        leaves: parameters that the graphs of the step under way lead to, by id, with their names.
+        made: by a call of a module, after the first step.
+    """
 
     until = LAST
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: ContextT) -> None:
         super().__init__(context)
-        self._is_due = schedule.parse("doubling")
-        self._leaves: dict[int, tuple[Ref[Tensor], str | None]] = {}  # of the step under way, with their names
-        self._made: dict[int, Ref[Tensor]] = {}  # by a call of a module, after the first step
-        self._values: dict[int, tuple[Ref[Tensor], Tensor]] = {}  # of a hidden one, at the first look
-        self._excused: dict[int, Ref[Tensor]] = {}  # what they are or get is that of others
+        self.is_due = schedule.parse("doubling")
+        self.leaves: dict[int, tuple[Ref[Any], str | None]] = {}
+        self.made: dict[int, Ref[Any]] = {}
+        self._values: dict[int, tuple[Ref[Any], Any]] = {}  # of a hidden one, at the first look
+        self._excused: dict[int, Ref[Any]] = {}  # what they are or get is that of others
         self._looks: dict[int | str, list[int]] = {}  # steps at which it was outside
 
-    def attach(self) -> Callable[[], None]:
-        """Hear of parameters that modules are given; returns the undo."""
-        return torch_module.register_module_parameter_registration_hook(self._given).remove
+    # for a framework to say
 
-    def _given(self, module: nn.Module, name: str, parameter: Tensor | None) -> None:
-        step = self.context.clock.step
-        if parameter is None or not 0 < step <= LAST:  # in the first one a module may be completed
-            return
-        if len(self._made) > KEPT:
-            self._made = {key: ref for key, ref in self._made.items() if ref() is not None}
-        if _is_in_a_call():
-            self._made[id(parameter)] = Ref(parameter)
+    def has_gradient(self, update: Update, parameter: Any) -> bool:
+        """Whether a leaf is a parameter, and has the gradient that the graph promised it."""
+        raise NotImplementedError
 
-    def before_backward(self, roots: Sequence[Any]) -> None:
-        """Note the leaves of the graph while it is there, and what forward has made with it."""
-        if self._is_due(self.context.clock.step):
-            name = self.context.names.param_name
-            self._leaves.update((id(p), (Ref(p), name(p))) for p in _leaves(root.grad_fn for root in roots))
+    def hands_on(self, parameter: Any, other: Any) -> bool:
+        """Whether the gradient of `parameter` is handed on to `other`, which an optimizer holds; both of one shape."""
+        return False
+
+    def in_containers(self, models: Sequence[Any], own: set[int]) -> list[tuple[str, str, Any]]:
+        """(name, container, parameter) of what lies in a list, tuple or dict of these models.
+
+        Args:
+            own: ids of the parameters that are about to be updated.
+        """
+        raise NotImplementedError
+
+    # what is the same for all
 
     def before_update(self, update: Update) -> None:
         """Find parameters that got a gradient and that no optimizer holds."""
-        leaves, self._leaves = self._leaves, {}
+        leaves, self.leaves = self.leaves, {}
         framework = self.context.framework
         if not leaves or not update.check.is_finite or framework.optimizer(update.optimizer) is None:
             return
         own = set(map(id, update.parameters))
-        models = [m for m in self.context.names.roots() if any(id(p) in own for p in m.parameters())]
-        registered = {id(p) for model in models for p in model.parameters()}
+        named = {id(model): framework.named(model)[1].values() for model in self.context.names.roots()}
+        models = [m for m in self.context.names.roots() if any(id(p) in own for p in named[id(m)])]
+        registered = {id(p) for model in models for p in named[id(model)]}
         found = {  # a layer that no forward calls, but a `training_step`, has a name of its own
             id(p): (p, name)
             for ref, name in leaves.values()
-            if isinstance(p := ref(), nn.Parameter) and p.grad is not None
-            and (id(p) not in registered or self._is_made(p))
+            if (p := ref()) is not None and self.has_gradient(update, p)
+            and (id(p) not in registered or self._is_in(self.made, p))
         }  # fmt: skip
         if found.keys() <= own or not own & leaves.keys():
             return
         held = {id(p): p for each in self.context.optimizers() for group in each.param_groups for p in group["params"]}
         if found.keys() <= held.keys() or framework.has_copies(list(held.values())):
             return
-        others = [p for p in held.values() if isinstance(p, Tensor) and p.grad is not None]
-        inside, outside = self._in_containers(models), found.keys() - held.keys()
+        others = framework.with_gradients(update, [p for p in held.values() if framework.is_tensor(p)])
+        inside, outside = self.in_containers(models, own), found.keys() - held.keys()
         hidden = [each for each in inside if id(each[2]) in outside]
-        made = {name: p for key, (p, name) in found.items() if name and key in outside and self._is_made(p)}
+        made = {name: p for key, (p, name) in found.items() if name and key in outside and self._is_in(self.made, p)}
         for p in (*made.values(), *(p for _, _, p in hidden)):
-            if any(_is_of(p, other) for other in others):
+            if any(self._is_of(p, other) for other in others):
                 self._excused[id(p)] = Ref(p)
-        excused = {container for _, container, p in inside if self._is_excused(p)}
+        excused = {container for _, container, p in inside if self._is_in(self._excused, p)}
         told = [
             (name, "", MADE_ANEW, since)
             for name, p in sorted(made.items(), key=lambda each: each[0])
-            if not self._is_excused(p) and (since := self._since(name, update.step)) is not None
+            if not self._is_in(self._excused, p) and (since := self._since(name, update.step)) is not None
         ]
         told += [
             (name, where, HIDDEN, since)
@@ -107,12 +108,8 @@ class Unheld(Observer):
             row = number_row(name, NOT_STEPPED, update.step, order, n_steps, module=kind, call=len(told))
             self.rows.append(replace(row, op=where))
 
-    def _is_made(self, parameter: Tensor) -> bool:
-        ref = self._made.get(id(parameter))
-        return ref is not None and ref() is parameter
-
-    def _is_excused(self, parameter: Tensor) -> bool:
-        ref = self._excused.get(id(parameter))
+    def _is_in(self, table: dict[int, Ref[Any]], parameter: Any) -> bool:
+        ref = table.get(id(parameter))
         return ref is not None and ref() is parameter
 
     def _since(self, key: int | str, step: int) -> int | None:
@@ -121,78 +118,44 @@ class Unheld(Observer):
         steps.append(step)
         return steps[0] if len(steps) == LOOKS else None
 
-    def _stays(self, parameter: Tensor) -> bool:
+    def _stays(self, parameter: Any) -> bool:
         """Return whether the parameter has kept its values: nobody moves it, by hand or in another way."""
-        values = sample(parameter.detach(), ELEMENTS)
+        values = self.context.framework.sample(parameter, ELEMENTS)
         ref, before = self._values.get(id(parameter), (None, None))
         if values is None:
             return False
         if before is None or ref is None or ref() is not parameter:
-            self._values[id(parameter)] = Ref(parameter), values.clone()
+            self._values[id(parameter)] = Ref(parameter), self.context.framework.copied(values)
             return True
         return before.shape == values.shape and bool((before == values).all())
 
-    def _in_containers(self, models: Sequence[nn.Module]) -> list[tuple[str, str, Tensor]]:
-        """Return (name, container, parameter) of what lies in a list, tuple or dict of these models."""
-        inside = {id(module) for model in models for module in model.modules()}
-        return [
-            (name, container, p)
-            for prefix, module in self.context.names.modules()
-            if id(module) in inside
-            for container, name, p in _in_containers(prefix, module)
-        ]
+    def _is_of(self, parameter: Any, other: Any) -> bool:
+        """Return whether `parameter` is a copy of `other`, which an optimizer holds, or hands its gradient on to it."""
+        if parameter.shape != other.shape:
+            return False
+        framework = self.context.framework
+        samples = [framework.sample(each, ELEMENTS) for each in (parameter, other)]
+        if any(each is None or len(each) < FEWEST for each in samples):
+            return True  # that cannot be told
+        mine, theirs = map(framework.on_host, samples)
+        return (bool((mine != mine[0]).any()) and np.array_equal(mine, theirs)) or self.hands_on(parameter, other)
 
 
-def _is_in_a_call() -> bool:
-    """Return whether this comes from the call of a module."""
-    frame = sys._getframe(2)
-    for _ in range(FRAMES):
-        if frame is None or frame.f_code.co_name == nn.Module._call_impl.__name__:
-            return frame is not None
-        frame = frame.f_back
-    return False
+def contents(
+    prefix: str, module: Any, parameters_of: Callable[[Any], Iterable[tuple[str, Any]]]
+) -> Iterator[tuple[str, str, Any]]:
+    """Yield (name, container, parameter) of what lies in a list, tuple or dict that a module holds.
 
+    Who puts one thing alone into a list does that to hide it.
 
-def _leaves(nodes: Iterable[Any]) -> Iterator[Tensor]:
-    """Yield the tensors that a backward from these nodes adds gradients to."""
-    left = [node for node in nodes if node is not None]
-    seen = set(left)
-    while left and len(seen) < NODES:
-        node = left.pop()
-        leaf = getattr(node, "variable", None)
-        if isinstance(leaf, Tensor):
-            yield leaf
-        new = {after for after, _ in node.next_functions if after is not None} - seen
-        seen |= new
-        left += new
-
-
-def _in_containers(prefix: str, module: nn.Module) -> Iterator[tuple[str, str, Tensor]]:
-    """Yield (container, name, parameter) of what lies in a list, tuple or dict that a module holds.
-
-    Who puts one thing alone into a list does that to hide it, and who sets it to evaluation does not train it.
+    Args:
+        prefix: the module's name.
+        parameters_of: of one thing there, with what comes after its name.
     """
     for key, value in list(vars(module).items()):
         if key.startswith("_") or not isinstance(value, (list, tuple, dict)) or len(value) < 2:
             continue
         name = f"{prefix}.{key}" if prefix else key
         for index, each in list(value.items()) if isinstance(value, dict) else enumerate(value):
-            if isinstance(each, nn.Module) and each.training:
-                yield from ((name, f"{name}[{index!r}].{inner}", p) for inner, p in each.named_parameters())
-            elif isinstance(each, Tensor):
-                yield name, f"{name}[{index!r}]", each
-
-
-def _is_of(parameter: Tensor, other: Tensor) -> bool:
-    """Return whether `parameter` is a copy of `other`, which an optimizer holds, or hands its gradient on to it."""
-    if parameter.shape != other.shape:
-        return False
-    tensors = (parameter.detach(), other.detach(), parameter.grad, other.grad)
-    values = [part for t in tensors if t is not None and (part := sample(t, ELEMENTS)) is not None]
-    if len(values) < len(tensors) or len(set(map(len, values))) > 1 or len(values[0]) < FEWEST:
-        return True  # that cannot be told
-    mine, theirs, grad, other_grad = (v.double().cpu() for v in values)
-    if float((mine - mine[0]).abs().max()) > 0.0 and torch.equal(mine, theirs):
-        return True
-    sizes = float(grad.norm() * other_grad.norm())
-    return sizes == 0.0 or abs(float(grad @ other_grad)) >= HANDED_ON * sizes
+            for inner, parameter in parameters_of(each):
+                yield f"{name}[{index!r}]{inner}", name, parameter

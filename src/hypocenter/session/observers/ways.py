@@ -22,7 +22,7 @@ from hypocenter.detect import law_rows as law
 from hypocenter.nouns import Reading, replace
 from hypocenter.session.events import Update
 from hypocenter.session.observers.optimizer_rows import number_row
-from hypocenter.tap.flow import Paths
+from hypocenter.tap.paths import Paths
 
 LOOKS = 4  # audited steps, before one that is held against them
 
@@ -91,8 +91,9 @@ class Ways:
 
     def _never(self, update: Update, seen: _Seen, paths: Paths, parameters: Sequence[Any]) -> Reading | None:
         """Return a row of what was cut off at each of the first looks, and had no gradient elsewhere; else None."""
-        given = {id(p) for p, _ in update.gradients}
-        without = {number for number in paths.cut_off if id(parameters[number]) not in given}
+        norms = update.check.grad_norms
+        given = {id(p) for p, _ in update.gradients if norms.get(self._label(p), 1.0)}  # what is all 0 is none
+        without = {n for n in paths.cut_off if n not in paths.reached and id(parameters[n]) not in given}
         seen.never = without if seen.n_looks == 0 else seen.never & without
         if seen.n_looks + 1 < LOOKS or not seen.never:
             return None

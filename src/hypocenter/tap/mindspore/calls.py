@@ -59,23 +59,21 @@ class CallTap:
 
     def _called(self, original: Callable[..., Any]) -> Callable[..., Any]:
         def __call__(cell: Any, *args: Any, **kwargs: Any) -> Any:
-            if self._is_inside or self.paused:
-                found = original(cell, *args, **kwargs)
-                if self.after_calls and not self.paused:
-                    self.after_calls.tell(cell, args, found)
-                return found
-            if self._grads.in_forward:
-                if is_optimizer(cell):
-                    return original(cell, *args, **kwargs)
+            is_outer = not (self._is_inside or self.paused)
+            if is_outer and self._grads.in_forward and not is_optimizer(cell):
                 self._is_inside = True
                 try:
                     self._listener.on_root(cell)
-                    return original(cell, *args, **kwargs)
+                    found = original(cell, *args, **kwargs)
                 finally:
                     self._is_inside = False
-            if self._training is not None or self._grads.current is not None or not is_training_cell(cell):
-                return original(cell, *args, **kwargs)
-            return self._whole(cell, original, cell, *args, **kwargs)
+            elif is_outer and not self.is_training and self._grads.current is None and is_training_cell(cell):
+                return self._whole(cell, original, cell, *args, **kwargs)
+            else:
+                found = original(cell, *args, **kwargs)
+            if self.after_calls and not self.paused:
+                self.after_calls.tell(cell, args, found)
+            return found
 
         return __call__
 
