@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.flop_counter import flop_registry
 
-from hypocenter.tap.dispatch import Mode, is_random, is_view
+from hypocenter.tap.dispatch import ReplayMode, is_random, is_view
 from hypocenter.tap.gradients import to_host
 from hypocenter.tap.op_context import OpContext, OpPlace
 from hypocenter.tap.op_tensors import storage_key, tensors_among
@@ -86,7 +86,7 @@ class TooDear(Exception):
     """The time or the memory is used up."""
 
 
-class Shadow(Mode):
+class Shadow(ReplayMode):
     """Keeps a shadow of each storage while it lives.
 
     Args:

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from hypocenter.tap.dispatch import ReplayMode
 from hypocenter.tap.op_context import OpContext, OpPlace
 from hypocenter.tap.tape import storage_of
 from hypocenter.tap.tree import tensors
@@ -33,11 +33,22 @@ class UnwrittenRead:
     made_at: OpPlace
 
 
-class Poison(TorchDispatchMode):
+def makes_room(func: Any, out: Any) -> bool:
+    """Return whether an operator has given floating-point memory as it is."""
+    return (
+        func.__name__.partition(".")[0] in _FRESH
+        and type(out) is torch.Tensor
+        and out.is_floating_point()
+        and out.numel() > 0
+        and not out.is_meta
+    )
+
+
+class Poison(ReplayMode):
     """Fills fresh floating-point memory, and finds who reads it unwritten.
 
     Args:
-        context: where operators run.
+        context: where operators run; None: it is only asked whether anybody reads it, which costs far less.
         is_chosen: told of each fresh tensor's number, in order from 0: whether it is filled. Others are made zero.
 
     Attributes:
@@ -45,9 +56,7 @@ class Poison(TorchDispatchMode):
         read: the first operator whose output holds NaN because of a tensor that was filled.
     """
 
-    supports_higher_order_operators = True
-
-    def __init__(self, context: OpContext, is_chosen: Callable[[int], bool] = lambda _: True) -> None:
+    def __init__(self, context: OpContext | None, is_chosen: Callable[[int], bool] = lambda _: True) -> None:
         super().__init__()
         self._context, self._is_chosen = context, is_chosen
         self._made: dict[int, tuple[str, OpPlace, torch.Tensor]] = {}  # by storage; holds it: the key is not given anew
@@ -75,16 +84,15 @@ class Poison(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         if not isinstance(func, torch._ops.OpOverload):
             return out
-        place = self._context.place(str(func))
-        if func.overloadpacket.__name__ in _FRESH and isinstance(out, torch.Tensor):
-            if type(out) is torch.Tensor and out.is_floating_point() and out.numel() and not out.is_meta:
-                self.n_fresh += 1
-                self._n_bytes += out.nbytes
-                is_filled = self._is_chosen(self.n_fresh - 1) and self._n_bytes <= HELD_BYTES
-                out.fill_(math.nan if is_filled else 0.0)
-                if is_filled:
-                    self._made[storage_of(out)] = str(func), place, out
-        elif self._made and self.read is None:
+        place = _NOWHERE if self._context is None else self._context.place(str(func))
+        if makes_room(func, out):
+            self.n_fresh += 1
+            self._n_bytes += out.nbytes
+            is_filled = self._is_chosen(self.n_fresh - 1) and self._n_bytes <= HELD_BYTES
+            out.fill_(math.nan if is_filled else 0.0)
+            if is_filled:
+                self._made[storage_of(out)] = str(func), place, out
+        elif self._context is not None and self._made and self.read is None:
             self._look(str(func), place, (args, kwargs), out)
         return out
 
@@ -100,22 +108,21 @@ class Poison(TorchDispatchMode):
             self.read = UnwrittenRead(op=op, place=place, maker=ours[0], made_at=ours[1])
 
 
-def find_read(is_as_before: Callable[[Poison], bool], context: OpContext) -> UnwrittenRead | None:
-    """Return who reads fresh memory unwritten; None: nobody whose result matters.
+_NOWHERE = OpPlace("forward", "", "", None, 0)
+Again = Callable[[Poison], bool]
+"""Does the step again within the mode; True: loss and gradients are as they were."""
 
-    The step must be finite as it is. The tensor that makes the difference is found by halves.
 
-    Args:
-        is_as_before: does the step again within the mode; True: loss and gradients are as they were.
-        context: where operators run.
-    """
+def find_read(is_as_before: Again, context: OpContext) -> UnwrittenRead | None:
+    """Return who reads fresh memory unwritten; None: nobody whose result matters. The step is finite as it is."""
+    return None if _run(is_as_before, Poison(None))[0] else located(is_as_before, context)
+
+
+def located(is_as_before: Again, context: OpContext) -> UnwrittenRead | None:
+    """Return the same of a step in which somebody does. The tensor that makes the difference is found by halves."""
 
     def run(begin: int, end: int) -> tuple[bool, int, UnwrittenRead | None]:
-        mode = Poison(context, lambda number: begin <= number < end)
-        try:
-            return is_as_before(mode), mode.n_fresh, mode.read or mode.handed_on
-        finally:
-            mode.clean()
+        return _run(is_as_before, Poison(context, lambda number: begin <= number < end))
 
     begin, end = 0, 1 << 62
     is_same, n_fresh, found = run(begin, end)
@@ -129,3 +136,10 @@ def find_read(is_as_before: Callable[[Poison], bool], context: OpContext) -> Unw
         found = found if is_same else first
     is_same, _, last = run(begin, end)
     return found if is_same else last
+
+
+def _run(is_as_before: Again, mode: Poison) -> tuple[bool, int, UnwrittenRead | None]:
+    try:
+        return is_as_before(mode), mode.n_fresh, mode.read or mode.handed_on
+    finally:
+        mode.clean()
