@@ -40,13 +40,13 @@ from hypocenter.tap.before_reduction.ddp import hooks_of
 from hypocenter.tap.dispatch import Together
 from hypocenter.tap.flow import Flow, paths
 from hypocenter.tap.free_memory import why_no_room
-from hypocenter.tap.gradients import SMALL, local, norms, to_host
+from hypocenter.tap.gradients import ROW, local, norms, to_host
 from hypocenter.tap.loss_divisors import n_divisions
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.poison import Poison, located
 from hypocenter.tap.tape import Microbatch
 
-TOGETHER = 64  # small gradients: so many fit into a cache
+TOGETHER = 1 << 15  # elements of small gradients: so many fit into a cache
 ROUGH = 0.05  # relative, of norms: what ran as compiled code and is done again by operators need not be nearer
 
 
@@ -388,17 +388,24 @@ def _entries(used: Sequence[Tensor | None], made: Sequence[Tensor | None], least
 def _products(pairs: Sequence[tuple[Tensor | None, Tensor]]) -> NDArray[np.float64]:
     """Of each (used, made): used * used, made * made, used * made, in float64: [3, n].
 
-    Small tensors of the host all together; of devices and large ones in one transfer.
+    Small tensors of the host together, as many as fit into a cache; of devices and large ones in one transfer.
     """
     found = np.zeros((3, len(pairs)))
-    small = [i for i, (one, other) in enumerate(pairs) if other.is_cpu and other.numel() <= SMALL and one is not None]
-    for first in range(0, len(small), TOGETHER):
-        here = small[first : first + TOGETHER]
-        sides = [_flatten_dense_tensors([cast("Tensor", pairs[i][side]) for i in here]) for side in (0, 1)]
-        one, other = (each.double().numpy() for each in sides)
-        n = np.array([pairs[i][1].numel() for i in here])
-        for row, product in enumerate((one * one, other * other, one * other)):
-            found[row, here] = np.add.reduceat(product, np.cumsum(n) - n)
+    small = [i for i, (one, other) in enumerate(pairs) if other.is_cpu and other.numel() <= ROW and one is not None]
+    n = np.array([pairs[i][1].numel() for i in small], np.int64)
+    ends = np.cumsum(n)
+    first = 0
+    while first < len(small):
+        last = max(first + 1, int(np.searchsorted(ends, ends[first] - n[first] + TOGETHER, "right")))
+        here, starts = small[first:last], ends[first:last] - n[first:last] - (ends[first] - n[first])
+        one, other = (_flatten_dense_tensors([cast("Tensor", pairs[i][side]) for i in here]) for side in (0, 1))
+        wide = other.double().numpy()
+        found[:, here] = np.add.reduceat(wide * wide, starts)
+        if one.dtype != other.dtype or not torch.equal(one, other):  # mostly they are the very same
+            used = one.double().numpy()
+            found[0, here] = np.add.reduceat(used * used, starts)
+            found[2, here] = np.add.reduceat(used * wide, starts)
+        first = last
     numbers, others = list[Tensor](), sorted(set(range(len(pairs))) - set(small))
     for i in others:
         made = in_float64(pairs[i][1]).reshape(-1)

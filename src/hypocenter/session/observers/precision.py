@@ -61,7 +61,7 @@ class Precision(Observer):
         microbatch, parameters = update.microbatches[-1], [p for p in update.parameters if p.requires_grad]
         limit_s = max(FREE_S, SHARE * (time.perf_counter() - self._began))
         limit_bytes = _room(parameters[0].device) if parameters else 0
-        context = OpContext(self.context.names.module_name)
+        context = OpContext(self.context.names.module_name, knows_callers=False)
         shadow = Shadow(context, limit_s=limit_s, limit_bytes=limit_bytes)
         try:
             with torch.enable_grad(), without_hooks(parameters):
