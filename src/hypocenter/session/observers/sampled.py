@@ -19,6 +19,8 @@ from hypocenter.tap.gradients import PLAIN_TYPES, SMALL, local, to_host
 from hypocenter.tap.host_memory import is_there
 
 _KIND = operator.attrgetter("dtype", "device", "layout")
+COPIED_TOGETHER = 1 << 17  # elements of small tensors: a pass over all is faster than one number for each place
+NULL_REACHES = 1 << 44  # where no memory is, an address is an offset: below that, whatever tensors are that large
 COPIED_AT_MOST = 1 << 20  # elements of a tensor that is not contiguous: a sample of it costs a copy of all
 
 
@@ -105,11 +107,16 @@ def gathered(tensors: Sequence[Any], size: int, start: int = 0) -> tuple[Tensor,
     with torch.no_grad():
         is_plain = types <= PLAIN_TYPES and len(kinds) == 1 and layout is torch.strided and device.type != "meta"
         ns = tuple(map(Tensor.numel, tensors)) if is_plain and dtype.is_floating_point else (0,)
-        is_whole = all(ns) and device.type == "cpu"
-        if is_whole and (taken := _from_memory(tensors, ns, size, start)) is not None:
+        addresses = np.fromiter(map(Tensor.data_ptr, tensors), np.int64) if all(ns) else None
+        are_there = addresses is not None and (addresses.min() >= NULL_REACHES or all(map(is_there, tensors)))
+        is_large = max(ns) > SMALL or sum(ns) > COPIED_TOGETHER
+        taken = None
+        if addresses is not None and are_there and is_large and device.type == "cpu":
+            taken = _from_memory(tensors, addresses, ns, size, start)
+        if taken is not None:
             return taken
         held = tensors
-        if is_whole or not all(ns) or max(ns) > SMALL or not all(map(is_there, tensors)):
+        if not are_there or max(ns) > SMALL:
             nothing = torch.empty(0, dtype=dtype, device="cpu" if device.type == "meta" else device)
             dense = [None if t is None or not is_there(t) else t for t in map(local, tensors)]
             few = [t if t is None or t.numel() <= SMALL else sample(t, size, start) for t in dense]
@@ -125,22 +132,17 @@ def gathered(tensors: Sequence[Any], size: int, start: int = 0) -> tuple[Tensor,
 
 
 def _from_memory(
-    tensors: Sequence[Tensor], ns: tuple[int, ...], size: int, start: int
+    tensors: Sequence[Tensor], addresses: NDArray[np.int64], ns: tuple[int, ...], size: int, start: int
 ) -> tuple[Tensor, Sequence[int]] | None:
-    """The same of plain tensors of one format on the host, read where they lie; None where that is not known for sure.
+    """The same of plain tensors of one format on the host, read where they lie; None of what does not lie in order.
 
     What it costs for each tensor is no operation of torch: an audited step takes some thousand samples.
     """
     dtype = tensors[0].dtype
     if not all(map(Tensor.is_contiguous, tensors)) or any(map(Tensor.is_neg, tensors)):
         return None
-    ends = np.fromiter(map(Tensor.storage_offset, tensors), np.int64, len(ns)) + ns
-    there = np.fromiter((t.untyped_storage().nbytes() for t in tensors), np.int64, len(ns))
-    if (ends * dtype.itemsize > there).any():
-        return None
-    addresses = np.fromiter(map(Tensor.data_ptr, tensors), np.int64, len(tensors))
     begins, rest = np.divmod(addresses - addresses.min(), dtype.itemsize)
-    if rest.any() or not addresses.all():
+    if rest.any():
         return None
     places, sizes = _picks(ns, size, start)
     picks = np.repeat(begins, sizes) + places
