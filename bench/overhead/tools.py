@@ -44,7 +44,7 @@ def _hypocenter(level: str) -> Attach:
     def attach(workload: Workload, folder: Path) -> Iterator[Callable[[], float]]:
         import hypocenter
 
-        # audits are free for a second and 0.5 % of the time from then on: not what a step costs (bench/step has it)
+        # audits are free for a second and 0.25 % of the time from then on: not what a step costs (bench/step has it)
         with hypocenter.watch(workload.model, workload.optimizer, level=level, audit="never", out=str(folder / "run")):
             yield workload.step
 

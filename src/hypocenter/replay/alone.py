@@ -81,7 +81,8 @@ def is_gathered(function: Callable[..., Any]) -> bool:
 
 
 def _holds(root: torch.nn.Module, kind: str) -> bool:
-    return any(each.__name__ == kind for module in root.modules() for each in type(module).__mro__)
+    kinds = set(map(type, root.modules()))  # a model has many modules of few kinds
+    return any(each.__name__ == kind for own in kinds for each in own.__mro__)
 
 
 def _spans_ranks(parameter: torch.Tensor) -> bool:

@@ -135,6 +135,10 @@ class Replayer:
         """Return whether something of it was computed in FP8."""
         return not microbatch.why_not and any(e.numerics.is_fp8 for _, e in self._tape.slice(microbatch))
 
+    def needs_backward(self, microbatch: Microbatch) -> bool:
+        """Return whether a forward that no backward follows would leave something behind: FSDP2's full parameters."""
+        return any(alone.is_gathered(event.function) for _, event in self._tape.slice(microbatch))
+
     def why_other_bits(self, microbatch: Microbatch) -> str:
         """Return why it may differ in bits, even if only by another rounding; "" if it may not.
 
@@ -225,7 +229,7 @@ class Replayer:
         """Run forward, loss and backward of one micro-batch again.
 
         Args:
-            parameters: whose gradients are wanted.
+            parameters: whose gradients are wanted; where there are none, no backward is done.
             mode: entered around all of it (a dispatch mode that traces).
             context: told of the source line of each loss operation, and attached to module calls.
             around: entered around all of it (a remedy).
@@ -567,6 +571,8 @@ class Replayer:
         self, roots: list[torch.Tensor], seeds: list[Any], parameters: Sequence[torch.Tensor], *, accumulate: bool
     ) -> list[torch.Tensor | None]:
         wanted = [p for p in parameters if p.requires_grad and any(root.requires_grad for root in roots)]
+        if not parameters:
+            return []
         if accumulate:
             full = [p for p in wanted if self._whole is not None and self._whole.made(p)]
             with _isolated_grads(wanted), _only_bad_ones_kept(full):

@@ -13,7 +13,7 @@ on purpose are taken as they are. Integers are computed once more in int64: one 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.flop_counter import flop_registry
 
-from hypocenter.tap.dispatch import Mode, is_random, is_view
+from hypocenter.tap.dispatch import ReplayMode, is_random, is_view
 from hypocenter.tap.gradients import to_host
 from hypocenter.tap.op_context import OpContext, OpPlace
 from hypocenter.tap.op_tensors import storage_key, tensors_among
@@ -44,7 +44,7 @@ class Step:
     """One operator: how far its result is from its shadow, and which steps made its operands.
 
     Attributes:
-        error: L2 norm of the difference over that of the shadow. A tensor until the end.
+        error: L2 norm of the difference over that of the shadow. Both norms, as tensors, until the end.
         made_by: numbers of the steps that made its operands.
         before: their errors.
         n: elements of the result.
@@ -78,7 +78,7 @@ class _Shade:
 
     alive: StorageWeakRef
     flat: Tensor
-    error: Any = 0.0
+    error: Any = None
     made_by: int = -1
 
 
@@ -86,7 +86,7 @@ class TooDear(Exception):
     """The time or the memory is used up."""
 
 
-class Shadow(Mode):
+class Shadow(ReplayMode):
     """Keeps a shadow of each storage while it lives.
 
     Args:
@@ -262,24 +262,25 @@ class Shadow(Mode):
 
     def finish(self) -> None:
         """Bring all errors to the host: one transfer."""
-        numbers = [each for step in self.steps for each in (step.error, *step.before)]
-        held = [each for each in numbers if isinstance(each, Tensor)]
-        arrived = iter(to_host(held))
-        known = [next(arrived) if isinstance(each, Tensor) else float(each) for each in numbers]
-        place = 0
+        errors = [each for step in self.steps for each in (step.error, *step.before)]
+        norms = {id(norm): norm for each in errors if each is not None for norm in each}
+        known = dict(zip(norms, to_host(list(norms.values())), strict=True))
         for step in self.steps:
-            n = len(step.before)
-            step.error, step.before = known[place], known[place + 1 : place + 1 + n]
-            place += 1 + n
+            step.error, step.before = _over(step.error, known), [_over(each, known) for each in step.before]
 
 
-def _error(tensor: Tensor, shadow: Tensor) -> Tensor:
-    """L2 norm of the difference over that of the shadow, of what is in range: float32, a scalar."""
+_Norms = tuple[Tensor, Tensor]  # of a difference and of a shadow, on their device
+
+
+def _over(norms: _Norms | None, known: Mapping[int, float]) -> float:
+    apart, size = (0.0, 1.0) if norms is None else (known[id(each)] for each in norms)
+    return apart / (size + (apart == 0))
+
+
+def _error(tensor: Tensor, shadow: Tensor) -> _Norms:
+    """L2 norms of the difference and of the shadow, of what is in range: scalars."""
     is_in = shadow.abs() < MASKED
-    zero = torch.zeros((), dtype=torch.float64, device=shadow.device)
-    apart = torch.where(is_in, tensor.detach().double() - shadow, zero).norm()
-    size = torch.where(is_in, shadow, zero).norm()
-    return (apart / (size + (apart == 0))).float()
+    return torch.where(is_in, tensor.detach() - shadow, 0.0).norm(), torch.where(is_in, shadow, 0.0).norm()
 
 
 def _replaced(value: Any, fn: Any, dtypes: Sequence[torch.dtype] = _SHORT) -> Any:

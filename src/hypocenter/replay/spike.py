@@ -64,7 +64,7 @@ class SpikeReplay:
         Raises:
             ReplayImpossible: with the reason.
         """
-        self.usual.learn(self._tracing.run_sized(microbatch, scale=scale)[0].sized)
+        self.usual.learn(self._tracing.healthy_sizes(microbatch, scale=scale))
         self.modes.learn(self._replayer.modes(microbatch))
 
     def investigate(self, spike: Spike) -> Outcome | None:
@@ -271,7 +271,7 @@ class _Look:
             facts["usual_size"] = 2.0**known.highest
             if each.n_read > 2 * known.n_read:
                 facts |= {"n_read": each.n_read, "usual_n_read": known.n_read}
-        n_times = tracer.n_times(each)
+        n_times = tracer.sizes.n_times(each)
         if n_times > 1 and suspect.producer >= 0 and tracer.nodes[suspect.producer].place.phase != "backward":
             facts |= {"nth": tracer.nth(each), "n_times": n_times}
         if suspect.producer < 0:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import CodeType, FrameType
 from typing import Any, TypeVar
@@ -18,6 +18,7 @@ from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.python_state import is_installed
 from hypocenter.tap.free_memory import why_no_room
 from hypocenter.tap.gains import Sized, SizeTracer, octave_of
+from hypocenter.tap.healthy_sizes import HealthySizes
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.nodes import Node, nonfinite_bits
 from hypocenter.tap.op_context import OpContext
@@ -61,9 +62,7 @@ class Tracing:
         tracer = self._tracer(microbatch, observe)
         return tracer, self._replayer.run_modules(microbatch, mode=tracer, context=tracer.context)
 
-    def run_sized(
-        self, microbatch: Microbatch, *, scale: float, judge: Judge | None = None
-    ) -> tuple[SizeTracer, Replayed]:
+    def run_sized(self, microbatch: Microbatch, *, scale: float, judge: Judge) -> tuple[SizeTracer, Replayed]:
         """Run with a trace of the size of what each operator gives.
 
         Args:
@@ -74,22 +73,57 @@ class Tracing:
             ReplayImpossible: with the reason.
         """
         tracer = self._tracer(microbatch, None, SizeTracer, scale=scale, judge=judge)
+        return tracer, self._sized(microbatch, tracer, tracer.context, scale)
+
+    def healthy_sizes(self, microbatch: Microbatch, *, scale: float) -> dict[int, Sized]:
+        """Run a micro-batch of a healthy step, and return the size of what each operator gives, by producer.
+
+        Args:
+            scale: loss scale that the gradients carry.
+
+        Raises:
+            ReplayImpossible: with the reason.
+        """
+        context = OpContext(self._names.module_name, knows_callers=False)
+        leaf, check = _namer(self._known(microbatch)), self._replayer.deadline.check
+        mode = HealthySizes(context, leaf, scale=scale, check=check)
+        self._sized(microbatch, mode, context, scale)
+        microbatch.makes_room = mode.n_rooms > 0
+        return mode.sizes.sized
+
+    def _sized(
+        self, microbatch: Microbatch, mode: SizeTracer | HealthySizes, context: OpContext, scale: float
+    ) -> Replayed:
         parameters = [p for _, p in self._replayer.parameters(self._names)]
         if why := why_no_room(parameters):
             raise ReplayImpossible(why)
-        replayed = self._replayer.run(
-            microbatch, parameters, mode=tracer, context=tracer.context, must_leave_no_trace=True
-        )
-        tracer.settle()
+        replayed = self._replayer.run(microbatch, parameters, mode=mode, context=context, must_leave_no_trace=True)
+        mode.sizes.settle()
         for value in replayed.values:  # a loss is scaled by the program, in an operator that backward starts from
-            root = tracer.sized.get(tracer.edge_to(value).producer)
+            root = mode.sizes.sized.get(mode.producer_of(value))
             if root is not None:
                 root.octaves = [octave - octave_of(scale) for octave in root.octaves]
-        return tracer, replayed
+        return replayed
 
     def _tracer(self, microbatch: Microbatch, observe: Observer | None, made_as: type[T] = OpTracer, **how: Any) -> T:
-        known: dict[int, tuple[str, str]] = {}
         computed: set[int] = set()  # inputs whose infinities an operation of the program made of finite numbers
+        for _, tensor in self._replayer.named_inputs(microbatch):
+            with contextlib.suppress(RuntimeError, NotImplementedError):
+                values = getattr(tensor, "_local_tensor", tensor)  # of a DTensor
+                if nonfinite_bits(values) == NEGINF and not self._replayer.is_constant(tensor):
+                    computed.add(values.untyped_storage()._cdata)
+
+        def observed(node: Node, outputs: Sequence[torch.Tensor]) -> None:
+            self._replayer.deadline.check()  # a traced step may take a hundred times as long as it did in the run
+            if observe is not None:
+                observe(node, outputs)
+
+        context, leaf = OpContext(self._names.module_name), _namer(self._known(microbatch))
+        return made_as(context, leaf, observe=observed, computed=computed, **how)
+
+    def _known(self, microbatch: Microbatch) -> dict[int, tuple[str, str]]:
+        """Return kind and name of what is there before any operator, by storage."""
+        known: dict[int, tuple[str, str]] = {}
         for kind, things in (
             ("param", self._replayer.parameters(self._names)),
             ("buffer", self._names.buffers()),
@@ -99,21 +133,17 @@ class Tracing:
                 with contextlib.suppress(RuntimeError, NotImplementedError):
                     values = getattr(tensor, "_local_tensor", tensor)  # of a DTensor
                     known.setdefault(values.untyped_storage()._cdata, (kind, name.removeprefix("batch")))
-                    if kind == "batch" and nonfinite_bits(values) == NEGINF and not self._replayer.is_constant(tensor):
-                        computed.add(values.untyped_storage()._cdata)
+        return known
 
-        def leaf(tensor: torch.Tensor) -> tuple[str, str]:
-            try:
-                return known.get(tensor.untyped_storage()._cdata, ("external", ""))
-            except (RuntimeError, NotImplementedError):
-                return "external", ""
 
-        def observed(node: Node, outputs: Sequence[torch.Tensor]) -> None:
-            self._replayer.deadline.check()  # a traced step may take a hundred times as long as it did in the run
-            if observe is not None:
-                observe(node, outputs)
+def _namer(known: Mapping[int, tuple[str, str]]) -> Callable[[torch.Tensor], tuple[str, str]]:
+    def leaf(tensor: torch.Tensor) -> tuple[str, str]:
+        try:
+            return known.get(tensor.untyped_storage()._cdata, ("external", ""))
+        except (RuntimeError, NotImplementedError):
+            return "external", ""
 
-        return made_as(OpContext(self._names.module_name), leaf, observe=observed, computed=computed, **how)
+    return leaf
 
 
 # What is made room for is zero in that replay. If the bad values do not come, nothing had written there at all.

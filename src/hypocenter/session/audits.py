@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 from hypocenter import schedule
 
 AUTO = "auto"
-FREE_S, SHARE = 1.0, 0.005  # what audits may take: so much in all, and of the time of the run
+FREE_S, SHARE = 1.0, 0.0025  # what audits may take: so much in all, and of the time of the run
 _REMEMBERED = 8  # steps
 
 

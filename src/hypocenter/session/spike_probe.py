@@ -1,7 +1,7 @@
 """Steps whose loss or gradient jumps, done again while their inputs are there; and healthy ones, to know what is usual.
 
-Healthy steps are traced rarely: a few of the first thousand, one in a thousand later, and more only while all that was
-spent on it is within FREE_S or SHARE of the time since the first step.
+Healthy steps are traced rarely: three of the first thousand; more of them, and one in a thousand later, only while all
+that was spent on it is within FREE_S or SHARE of the time since the first step.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ from hypocenter.tap.names import NameMap
 from hypocenter.tap.out_of_memory import give_back, is_out_of_memory
 
 FREE_S, SHARE = 0.2, 0.002  # what traces of healthy steps may take beside the needed ones
-_NEEDED, _EVERY = frozenset({8, 64, 512}), 1000  # steps that are traced whatever it takes
+_NEEDED, _EVERY = (
+    frozenset({8, 64, 512}),
+    1000,
+)  # steps that are traced whatever it takes, and while there is time
 _AT_ONCE, _REGAINED = 8, 500  # jumps that are looked into, and one more after so many steps
 _CLIPPED = 1.01  # times smaller after clipping than before
 _PATIENCE = 3  # failures in a row, after which nothing is tried any more
@@ -140,9 +143,10 @@ class SpikeProbe:
     def _is_due(self, step: int) -> bool:
         if self._began is None:
             self._began = self._now()
-        if step in _NEEDED or (step and step % _EVERY == 0):
+        if step in _NEEDED:
             return True
-        is_rare = step > 1 and (step & (step - 1) == 0 or (step % 3 == 0 and (step // 3) & (step // 3 - 1) == 0))
+        is_doubled = step & (step - 1) == 0 or (step % 3 == 0 and (step // 3) & (step // 3 - 1) == 0)
+        is_rare = step > 1 and (is_doubled or step % _EVERY == 0)
         return is_rare and self._spent_s < max(FREE_S, SHARE * (self._now() - self._began))
 
     def _fail(self) -> None:

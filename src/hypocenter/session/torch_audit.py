@@ -37,16 +37,17 @@ from hypocenter.session.unwritten import unwritten_row
 from hypocenter.session.without_hooks import without_hooks
 from hypocenter.summary.reducers.torch_float64 import in_float64
 from hypocenter.tap.before_reduction.ddp import hooks_of
+from hypocenter.tap.dispatch import Together
 from hypocenter.tap.flow import Flow, paths
 from hypocenter.tap.free_memory import why_no_room
-from hypocenter.tap.gradients import SMALL, local, norms, to_host
+from hypocenter.tap.gradients import ROW, local, norms, to_host
 from hypocenter.tap.loss_divisors import n_divisions
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.poison import Poison
 from hypocenter.tap.tape import Microbatch
 from hypocenter.tap.unwritten import find_read
 
-TOGETHER = 64  # small gradients: so many fit into a cache
+TOGETHER = 1 << 15  # elements of small gradients: so many fit into a cache
 ROUGH = 0.05  # relative, of norms: what ran as compiled code and is done again by operators need not be nearer
 
 
@@ -59,6 +60,7 @@ class Audit(audit.Audit[Context]):
         self._is_rough = False  # something that was done again was compiled in the run
         self._ways = Ways(context.label)
         self._looks_at_memory = True  # until some was found to be read unwritten
+        self._has_read_unwritten = False  # this step, it seems
         self._is_memory_due = schedule.parse("doubling")
 
     def before_clip(self, parameters: Sequence[Tensor], max_norm: float) -> None:
@@ -112,24 +114,32 @@ class Audit(audit.Audit[Context]):
             return [each for each in found if each is not None]
 
         self._is_rough = False
-        sums = self._replayed(update, named, keep, follows=self._ways.are_followed)
+        sums = self._replayed(update, named, keep, looks=True)
         given = {id(p): local(grad) for p, grad in update.gradients}
         used = [given.get(id(p)) for p in named]
         entries = _entries(used, sums, ROUGH if self._is_rough else 0.0)
         return Balance(parameters=named, entries=entries, used=used, parts=parts)
 
     def unwritten(self, update: Update) -> Reading | None:
-        """The last micro-batch once more, with fresh memory full of NaN."""
-        microbatch, parameters = update.microbatches[-1], [p for p in update.parameters if p.requires_grad]
-        if not self._looks_at_memory or not self._is_memory_due(update.step) or why_no_room(parameters):
+        """The last micro-batch once more, with fresh memory full of NaN, if the audit has found that this matters."""
+        if not self._has_read_unwritten:
             return None
+        self._has_read_unwritten = False
+        microbatch, parameters = update.microbatches[-1], [p for p in update.parameters if p.requires_grad]
         context = OpContext(self.context.names.module_name)
 
         def is_as_before(mode: Poison) -> bool:
             with torch.enable_grad(), without_hooks(parameters):
-                replayed = self._run(microbatch, parameters, mode=mode, context=context)
-            held = [values for g in replayed.grads if g is not None and (values := local(g)) is not None]
-            return all(map(math.isfinite, to_host(norms([*held, *replayed.values])))) or replayed.finite
+                try:
+                    return _is_finite(
+                        self.context.replayer.run(
+                            microbatch, parameters, must_leave_no_trace=True, mode=mode, context=context
+                        )
+                    )
+                except (ReplayImpossible, torch.OutOfMemoryError):
+                    raise
+                except Exception:  # of the user's own code: it may refuse NaN
+                    return False
 
         found = find_read(is_as_before, partial(Poison, context))
         if found is None:
@@ -168,7 +178,7 @@ class Audit(audit.Audit[Context]):
         parameters: Sequence[Tensor],
         each: Callable[[Sequence[Tensor | None]], None],
         *,
-        follows: bool = False,
+        looks: bool = False,
     ) -> list[Tensor | None]:
         """What the micro-batches give for each of these parameters; None of what gets nothing.
 
@@ -176,7 +186,7 @@ class Audit(audit.Audit[Context]):
 
         Args:
             each: told of the gradients of one micro-batch.
-            follows: whether the ways of gradients through the last one are looked at.
+            looks: whether what else is asked of a step is looked at in the last one.
         """
         if any(microbatch.is_taken for microbatch in update.microbatches):
             raise ReplayImpossible("the program puts gradients into .grad itself, as it likes")
@@ -184,16 +194,17 @@ class Audit(audit.Audit[Context]):
             raise ReplayImpossible(why)
         sums: list[Tensor | None] = [None] * len(parameters)
         for microbatch in update.microbatches:
-            is_followed = follows and microbatch is update.microbatches[-1]
+            looked_at, is_last = None, microbatch is update.microbatches[-1]
             with torch.enable_grad(), without_hooks(parameters), uncollected():
-                replayed = (self._followed(update, parameters) if is_followed else None) or self._run(
-                    microbatch, parameters
-                )
+                if is_last and looks:
+                    looked_at = self._looked_at(update, parameters)
+                replayed = looked_at[0] if looked_at is not None else self._run(microbatch, parameters)
             why = self.context.replayer.unlike_the_run(microbatch)
             if why and self.context.replayer.is_in_fp8(microbatch):
                 raise ReplayImpossible(f"its gradients need not be those of a replay: {why}")
             self._is_rough = self._is_rough or bool(why)
-            self.note_how_far(update, partial(must_repeat, microbatch, replayed), is_exact=not why)
+            known = None if looked_at is None else looked_at[1]
+            self.note_how_far(update, partial(_how_far, microbatch, replayed, known), is_exact=not why)
             values = [None if grad is None else local(grad) for grad in replayed.grads]
             each(values)
             if len(update.microbatches) == 1:
@@ -212,27 +223,53 @@ class Audit(audit.Audit[Context]):
         asks = any(t.requires_grad and not isinstance(t, torch.nn.Parameter) for t in given)
         return bool(lines[0]) and all(each == lines[0] for each in lines) and not asks
 
-    def _followed(self, update: Update, parameters: Sequence[Tensor]) -> Replayed | None:
-        """The last micro-batch again, and a row if values come to its loss without a gradient that had one before.
+    def _looked_at(self, update: Update, parameters: Sequence[Tensor]) -> tuple[Replayed, float] | None:
+        """The last micro-batch again, and how far it is from the run; None where nothing more can be looked at in it.
 
-        None where it cannot be done so, or comes to something else then: it never is again.
+        Once for all: with fresh memory full of NaN, if that is due, and with values followed from parameters to the
+        loss. Where the NaN make a difference, or replays differ anyway, it is done without them.
         """
-        microbatch, context = update.microbatches[-1], OpContext(self.context.names.module_name)
+        found = self._with_nan_in_memory(update, parameters) if self._is_memory_asked(update) else None
+        if found is None and self._ways.are_followed:
+            found = self._followed(update, parameters)
+            self._ways.are_followed = found is not None  # else it never is again
+        if found is not None and (row := self._ways.row(update, paths(found[0].values), parameters)) is not None:
+            self.rows.append(replace(row, order=self.context.clock.next_order()))
+        return found
+
+    def _is_memory_asked(self, update: Update) -> bool:
+        """Whether fresh memory is to be looked at in this step; not where another look has met none."""
+        is_due = self._looks_at_memory and self.context.rank()[1] == 1 and self._is_memory_due(update.step)
+        return is_due and update.microbatches[-1].makes_room is not False
+
+    def _with_nan_in_memory(self, update: Update, parameters: Sequence[Tensor]) -> tuple[Replayed, float] | None:
+        """The same, if it comes to what the run came to."""
+        poison = Poison(None)
         try:
-            mode = Flow(parameters, context)
+            found = self._followed(update, parameters, poison)
+            is_finite = found is not None and (not poison.n_fresh or _is_finite(found[0]))
+        finally:
+            poison.clean()
+        update.microbatches[-1].makes_room = poison.n_fresh > 0
+        self._has_read_unwritten = not is_finite
+        return found if found is not None and is_finite and (found[1] == 0.0 or not poison.n_fresh) else None
+
+    def _followed(
+        self, update: Update, parameters: Sequence[Tensor], poison: Poison | None = None
+    ) -> tuple[Replayed, float] | None:
+        """The last micro-batch under these modes; None where it cannot be done so, or comes to something else then."""
+        microbatch, context = update.microbatches[-1], OpContext(self.context.names.module_name)
+        modes: list[Any] = [] if poison is None else [poison]
+        modes += [Flow(parameters, context)] if self._ways.are_followed else []
+        try:
             replayed = self.context.replayer.run(
-                microbatch, parameters, must_leave_no_trace=True, mode=mode, context=context
+                microbatch, parameters, must_leave_no_trace=True, mode=Together(modes), context=context
             )
-            must_repeat(microbatch, replayed)
+            return replayed, must_repeat(microbatch, replayed)
         except torch.OutOfMemoryError:
             raise
         except Exception:  # the user's own code runs here, under a mode that it may not like
-            self._ways.are_followed = False
             return None
-        row = self._ways.row(update, paths(replayed.values), parameters)
-        if row is not None:
-            self.rows.append(replace(row, order=self.context.clock.next_order()))
-        return replayed
 
     def _run(self, microbatch: Microbatch, parameters: Sequence[Tensor], **around: Any) -> Replayed:
         try:
@@ -289,7 +326,7 @@ class Audit(audit.Audit[Context]):
     def _sketch(self, update: Update, how: str = "") -> None:
         """This rank's side of the law. `how` says whether other ranks had to take part."""
         named = self._trained_here(update)
-        sums = self._replayed(update, named, lambda *_: None, follows=not how and self._ways.are_followed)
+        sums = self._replayed(update, named, lambda *_: None, looks=not how)
         used = {id(p): local(grad) for p, grad in update.gradients}
         scaled = update.scaled
         scale = (scaled.state.scale or 1.0) if scaled is not None and scaled.is_unscaled else 1.0
@@ -352,17 +389,24 @@ def _entries(used: Sequence[Tensor | None], made: Sequence[Tensor | None], least
 def _products(pairs: Sequence[tuple[Tensor | None, Tensor]]) -> NDArray[np.float64]:
     """Of each (used, made): used * used, made * made, used * made, in float64: [3, n].
 
-    Small tensors of the host all together; of devices and large ones in one transfer.
+    Small tensors of the host together, as many as fit into a cache; of devices and large ones in one transfer.
     """
     found = np.zeros((3, len(pairs)))
-    small = [i for i, (one, other) in enumerate(pairs) if other.is_cpu and other.numel() <= SMALL and one is not None]
-    for first in range(0, len(small), TOGETHER):
-        here = small[first : first + TOGETHER]
-        sides = [_flatten_dense_tensors([cast("Tensor", pairs[i][side]) for i in here]) for side in (0, 1)]
-        one, other = (each.double().numpy() for each in sides)
-        n = np.array([pairs[i][1].numel() for i in here])
-        for row, product in enumerate((one * one, other * other, one * other)):
-            found[row, here] = np.add.reduceat(product, np.cumsum(n) - n)
+    small = [i for i, (one, other) in enumerate(pairs) if other.is_cpu and other.numel() <= ROW and one is not None]
+    n = np.array([pairs[i][1].numel() for i in small], np.int64)
+    ends = np.cumsum(n)
+    first = 0
+    while first < len(small):
+        last = max(first + 1, int(np.searchsorted(ends, ends[first] - n[first] + TOGETHER, "right")))
+        here, starts = small[first:last], ends[first:last] - n[first:last] - (ends[first] - n[first])
+        one, other = (_flatten_dense_tensors([cast("Tensor", pairs[i][side]) for i in here]) for side in (0, 1))
+        wide = other.double().numpy()
+        found[:, here] = np.add.reduceat(wide * wide, starts)
+        if one.dtype != other.dtype or not torch.equal(one, other):  # mostly they are the very same
+            used = one.double().numpy()
+            found[0, here] = np.add.reduceat(used * used, starts)
+            found[2, here] = np.add.reduceat(used * wide, starts)
+        first = last
     numbers, others = list[Tensor](), sorted(set(range(len(pairs))) - set(small))
     for i in others:
         made = in_float64(pairs[i][1]).reshape(-1)
@@ -372,6 +416,15 @@ def _products(pairs: Sequence[tuple[Tensor | None, Tensor]]) -> NDArray[np.float
     if numbers:
         found[:, others] = np.array(_to_host(numbers)).reshape(-1, 3).T
     return found
+
+
+def _is_finite(replayed: Replayed) -> bool:
+    held = [values for g in replayed.grads if g is not None and (values := local(g)) is not None]
+    return all(map(math.isfinite, to_host(norms([*held, *replayed.values])))) or replayed.finite
+
+
+def _how_far(microbatch: Microbatch, replayed: Replayed, known: float | None) -> float:
+    return must_repeat(microbatch, replayed) if known is None else known
 
 
 def _copied(values: Tensor) -> Tensor:

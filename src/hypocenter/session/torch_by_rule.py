@@ -64,7 +64,8 @@ class ByRule(by_rule.ByRule[Context]):
             found["grad"] = gradient
         state: Any = optimizer.state.get(parameter)
         for name, value in (state or {}).items():
-            if not isinstance(value, Tensor) or value.shape == shape or (name == STEP and value.numel() == 1):
+            is_number = not isinstance(value, Tensor) or (name == STEP and value.numel() == 1)
+            if is_number or value.shape == shape:
                 found[str(name)] = value
         return found
 

@@ -6,6 +6,7 @@ To a mode that does not say that it knows them torch raises an error. What they 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,6 +18,45 @@ class Mode(TorchDispatchMode):
     """A dispatch mode that higher-order operators come to as well."""
 
     supports_higher_order_operators = True
+
+
+class ReplayMode(Mode):
+    """A mode of what is done again, where nothing is compiled: of other modes torch makes sure of that at each call."""
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Return True: compiled regions run eagerly in a replay, and nothing of ours may reach their tracing."""
+        return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False
+
+
+class Together(contextlib.ExitStack):
+    """Several modes of one replay, the first one outermost; all are told what a replay tells its mode."""
+
+    def __init__(self, modes: Sequence[Any]) -> None:
+        super().__init__()
+        self._modes = modes
+
+    def __enter__(self) -> Together:
+        super().__enter__()
+        for each in self._modes:
+            self.enter_context(each)
+        return self
+
+    def restart(self) -> None:
+        """It is done again from the beginning."""
+        self._tell("restart")
+
+    def starts_from(self, seeds: Any) -> None:
+        """Forward is over, and backward starts from these gradients."""
+        self._tell("starts_from", seeds)
+
+    def _tell(self, name: str, *given: Any) -> None:
+        for each in self._modes:
+            getattr(each, name, lambda *_: None)(*given)
 
 
 def name_of(func: Any) -> str:

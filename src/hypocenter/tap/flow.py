@@ -54,7 +54,7 @@ class Flow(TorchFunctionMode):
         made = [each for each in made if each.is_floating_point() and id(each) not in self._numbers]
         if made:
             node = Node(self._context.site, name, torch.is_grad_enabled(), flags)
-            if name in ADDS and any(has_gradient for _, has_gradient in flags):
+            if name in ADDS and 0 < sum(has_gradient for _, has_gradient in flags) < len(flags):
                 node.constants = [(source, tensor.detach()) for source, tensor in given if not tensor.requires_grad]
             if func is torch.autograd.grad:
                 node.gives_gradients, node.line = True, self._context.line(sys._getframe(1))
@@ -65,7 +65,13 @@ class Flow(TorchFunctionMode):
     def _given(self, values: Iterable[Any]) -> list[tuple[Source, Tensor]]:
         found: list[tuple[Source, Tensor]] = []
         for value in values:
-            for tensor in _tensors(value) if isinstance(value, (Tensor, list, tuple)) else ():
+            if isinstance(value, Tensor):
+                each: Sequence[Tensor] = (value,)
+            elif isinstance(value, (list, tuple)):
+                each = _tensors(value)  # type: ignore[reportUnknownArgumentType]
+            else:
+                continue
+            for tensor in each:
                 number = self._numbers.get(id(tensor))
                 source = getattr(tensor, _NODE, None) if number is None else number
                 if source is not None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import torch
 
+_NUMBERS = frozenset({int, float, bool, type(None)})
+
 
 def tensors_among(*values: Any) -> list[torch.Tensor]:
     """Return all tensors in arguments, which nest in lists, tuples and dictionaries only."""
@@ -13,6 +15,8 @@ def tensors_among(*values: Any) -> list[torch.Tensor]:
     for value in values:
         if isinstance(value, torch.Tensor):
             found.append(value)
+        elif type(value) in _NUMBERS:  # the most beside tensors
+            continue
         elif isinstance(value, (list, tuple)):
             found.extend(tensors_among(*value))
         elif isinstance(value, dict):
@@ -22,12 +26,15 @@ def tensors_among(*values: Any) -> list[torch.Tensor]:
 
 def read_by(args: Any, kwargs: Any) -> list[torch.Tensor]:
     """Return the tensors that an operator reads: all but those that it only writes its result to."""
-    return tensors_among(args, {key: value for key, value in kwargs.items() if key != "out"})
+    found = tensors_among(*args)
+    if kwargs:
+        found += tensors_among(*(value for key, value in kwargs.items() if key != "out"))
+    return found
 
 
 def storage_key(tensor: torch.Tensor) -> int:
     """Return a number that tells storages apart while they live; 0 for a tensor without a storage."""
     try:
-        return tensor.untyped_storage()._cdata if tensor.device.type != "meta" else 0
+        return 0 if tensor.is_meta else tensor.untyped_storage()._cdata
     except (NotImplementedError, RuntimeError):
         return 0

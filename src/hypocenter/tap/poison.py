@@ -12,8 +12,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from hypocenter.tap.dispatch import ReplayMode
 from hypocenter.tap.op_context import OpContext, OpPlace
 from hypocenter.tap.tape import storage_of
 from hypocenter.tap.tree import tensors
@@ -23,11 +23,22 @@ HELD_BYTES = 256 << 20  # of fresh memory is held until the end; what comes afte
 _FRESH = frozenset({"empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided", "empty_permuted"})
 
 
-class Poison(TorchDispatchMode):
+def makes_room(func: Any, out: Any) -> bool:
+    """Return whether an operator has given floating-point memory as it is."""
+    return (
+        func.__name__.partition(".")[0] in _FRESH
+        and type(out) is torch.Tensor
+        and out.is_floating_point()
+        and out.numel() > 0
+        and not out.is_meta
+    )
+
+
+class Poison(ReplayMode):
     """Fills fresh floating-point memory, and finds who reads it unwritten.
 
     Args:
-        context: where operators run.
+        context: where operators run; None: it is only asked whether anybody reads it, which costs far less.
         is_chosen: told of each fresh tensor's number, in order from 0: whether it is filled. Others are made zero.
 
     Attributes:
@@ -35,9 +46,7 @@ class Poison(TorchDispatchMode):
         read: the first operator whose output holds NaN because of a tensor that was filled.
     """
 
-    supports_higher_order_operators = True
-
-    def __init__(self, context: OpContext, is_chosen: Callable[[int], bool] = lambda _: True) -> None:
+    def __init__(self, context: OpContext | None, is_chosen: Callable[[int], bool] = lambda _: True) -> None:
         super().__init__()
         self._context, self._is_chosen = context, is_chosen
         self._made: dict[int, tuple[str, OpPlace, torch.Tensor]] = {}  # by storage; holds it: the key is not given anew
@@ -65,16 +74,15 @@ class Poison(TorchDispatchMode):
         out = func(*args, **(kwargs or {}))
         if not isinstance(func, torch._ops.OpOverload):
             return out
-        place = self._context.place(str(func))
-        if func.overloadpacket.__name__ in _FRESH and isinstance(out, torch.Tensor):
-            if type(out) is torch.Tensor and out.is_floating_point() and out.numel() and not out.is_meta:
-                self.n_fresh += 1
-                self._n_bytes += out.nbytes
-                is_filled = self._is_chosen(self.n_fresh - 1) and self._n_bytes <= HELD_BYTES
-                out.fill_(math.nan if is_filled else 0.0)
-                if is_filled:
-                    self._made[storage_of(out)] = str(func), place, out
-        elif self._made and self.read is None:
+        place = _NOWHERE if self._context is None else self._context.place(str(func))
+        if makes_room(func, out):
+            self.n_fresh += 1
+            self._n_bytes += out.nbytes
+            is_filled = self._is_chosen(self.n_fresh - 1) and self._n_bytes <= HELD_BYTES
+            out.fill_(math.nan if is_filled else 0.0)
+            if is_filled:
+                self._made[storage_of(out)] = str(func), place, out
+        elif self._context is not None and self._made and self.read is None:
             self._look(str(func), place, (args, kwargs), out)
         return out
 
@@ -88,3 +96,6 @@ class Poison(TorchDispatchMode):
         results = [t for _, t in tensors(out) if storage_of(t) not in inside and t.is_floating_point()]
         if any(bool(torch.isnan(t).any()) for t in results):
             self.read = UnwrittenRead(op=op, place=place, maker=ours[0], made_at=ours[1])
+
+
+_NOWHERE = OpPlace("forward", "", "", None, 0)

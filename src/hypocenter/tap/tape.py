@@ -121,6 +121,7 @@ class Microbatch:
     numerics: Numerics = field(default_factory=capture_numerics)  # in backward
     why_not: str = ""  # why it cannot be replayed
     is_taken: bool = False  # by `torch.autograd.grad`, and put into `.grad` by the program
+    makes_room: bool | None = None  # whether some operator of it gives memory as it is; None: nobody has looked
 
 
 @dataclass(frozen=True, slots=True)

@@ -135,7 +135,7 @@ class OpTracer(Mode):
             for tensor in read:
                 self._storages.forget(tensor)
         edges = tuple(self._edge(t) for t in read)
-        written = _written_arguments(func, args, kwargs)
+        written = written_arguments(func, args, kwargs)
         captured = before_write(written) if written and self._capture else {}
         if changed := self._captured.intersection(storage_key(t) for t in written):
             self.keep_captured(changed)
@@ -370,7 +370,8 @@ def _literal_bits(args: Any, kwargs: Any) -> int:
     return bits
 
 
-def _written_arguments(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+def written_arguments(func: Any, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """Return the tensors that an operator's schema says it writes to."""
     if not is_mutable(func):
         return []
     written: list[torch.Tensor] = []

@@ -74,3 +74,36 @@ def test_samples_that_are_taken_together_are_copies(many: list[torch.Tensor]) ->
 
 def test_unlike_tensors_are_not_taken_together() -> None:
     assert gathered([torch.zeros(3), torch.zeros(3, dtype=torch.bfloat16)], 4) is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16, torch.float8_e5m2])
+def test_parameters_on_the_host_are_sampled_together_as_each_alone(dtype: torch.dtype) -> None:
+    whole = torch.randn(6000).to(dtype)
+    many = [whole[1:4001], torch.nn.Parameter(torch.randn(50, 60)).to(dtype), whole[5999:], whole[7:13].reshape(2, 3)]
+
+    found = gathered(many, 5, 3)
+
+    assert found is not None
+    alone = [sample(each, 5, 3) for each in many]
+    assert found[0].dtype == dtype
+    assert found[0].float().tolist() == [x for each in alone if each is not None for x in each.float().tolist()]
+
+
+def test_a_view_with_its_sign_turned_is_sampled_as_it_reads() -> None:
+    negative = torch.view_as_complex(torch.randn(50, 2)).conj().imag
+
+    found = gathered([negative, torch.ones(40)], 4)
+
+    assert found is not None
+    assert found[0].tolist() == [*negative[::13].tolist(), 1.0, 1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("n", [5, 100, 5000])
+def test_memory_that_was_taken_away_is_not_read(n: int) -> None:
+    gone = torch.randn(n + 1)[1:]
+    gone.untyped_storage().resize_(0)
+
+    found = gathered([gone, torch.ones(40)], 10)
+
+    assert found is not None
+    assert (found[0].tolist(), found[1]) == ([1.0] * 10, [0, 10])

@@ -15,6 +15,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 import hypocenter
 from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.record.reader import open_run
+from hypocenter.replay.engine import Replayer
+from hypocenter.session.spike_probe import SpikeProbe
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.poison import Poison
 
@@ -83,7 +85,7 @@ def reads_what_it_has_written(x):
     return memory[: len(x)] + torch.empty(0, x.shape[1]).sum()
 
 
-def train(how, out: Path | None, n_steps: int = 6, audit: str = "auto"):
+def train(how, out: Path | None, n_steps: int = 6, **options):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), Pool(how), nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
@@ -100,7 +102,7 @@ def train(how, out: Path | None, n_steps: int = 6, audit: str = "auto"):
     if out is None:
         steps()
         return losses
-    with hypocenter.watch(model, optimizer, out=out, audit=audit):
+    with hypocenter.watch(model, optimizer, out=out, **options):
         steps()
     return losses
 
@@ -176,3 +178,33 @@ def test_what_a_program_has_written_and_kept_is_left_as_it_is():
     mode.clean()
 
     assert kept[0].tolist() == [0.0, 1.0, 2.0, 3.0, 0.0, 0.0]
+
+
+def test_an_audit_looks_at_memory_in_the_replay_that_it_does_anyway(tmp_path, monkeypatch):
+    steps = []
+    run = Replayer.run
+
+    def counted(self, microbatch, *args, **options):
+        steps.append(microbatch.batch)
+        return run(self, microbatch, *args, **options)
+
+    monkeypatch.setattr(Replayer, "run", counted)
+    monkeypatch.setattr(SpikeProbe, "_is_due", lambda self, step: False)
+    train(writes_all, tmp_path / "run", audit="1,2,3", relations="never")
+
+    assert [steps.count(step) for step in (1, 2, 3)] == [1, 1, 1]
+
+
+def test_a_program_that_refuses_nan_is_audited_all_the_same(tmp_path, monkeypatch):
+    fill_memory_with_zeros(monkeypatch)
+
+    def refuses(x):
+        out = forgets_the_last_row(x)
+        if out.isnan().any():
+            raise ValueError("not a number")
+        return out
+
+    train(refuses, tmp_path / "run")
+    found = {each.code: each for each in findings(tmp_path / "run")}
+
+    assert found["HC234"].cause == "uninitialised-read"

@@ -22,7 +22,8 @@ How it is decided
     others did not. Where nothing tells the groups: copies are what began equal, moved, and was equal again. Where
     each rank has made a gradient of its own, all use one and the same, and the values differ from the start, either
     they were to begin equal, or these are parts (experts) whose gradients must not be added up. Where the ranks are
-    given the same data and gradients of copies are added up by hand, all norms of the model must stay equal too (sequence parallelism).
+    given the same data and gradients of copies are added up by hand, all norms of the model must stay equal too
+    (sequence parallelism).
 
 What to do
     Gradients of data-parallel ranks: call the model through its DDP wrapper, wrap again after moving or copying the

@@ -61,13 +61,13 @@ class Precision(Observer):
         microbatch, parameters = update.microbatches[-1], [p for p in update.parameters if p.requires_grad]
         limit_s = max(FREE_S, SHARE * (time.perf_counter() - self._began))
         limit_bytes = _room(parameters[0].device) if parameters else 0
-        context = OpContext(self.context.names.module_name)
+        context = OpContext(self.context.names.module_name, knows_callers=False)
         shadow = Shadow(context, limit_s=limit_s, limit_bytes=limit_bytes)
+        replayer = self.context.replayer
         try:
+            wanted = parameters if replayer.needs_backward(microbatch) else []  # what is told is of forward
             with torch.enable_grad(), without_hooks(parameters):
-                self.context.replayer.run(
-                    microbatch, parameters, mode=shadow, context=context, must_leave_no_trace=True
-                )
+                replayer.run(microbatch, wanted, mode=shadow, context=context, must_leave_no_trace=True)
         except ReplayImpossible:
             return
         except Exception:  # the user's own code runs here, under a mode that it may not like: it is not tried again
