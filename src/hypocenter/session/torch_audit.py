@@ -84,6 +84,7 @@ class Audit(audit.Audit[Context]):
                         self.audit(update)
                     else:
                         self._sketch(update)
+                        self._look_for_divisions(0.0, update)  # by the tape alone: ranks divide as well
         except torch.OutOfMemoryError as error:
             self._audits.stop()
             raise ReplayImpossible("the device has too little memory; no other step will be tried") from error
