@@ -163,6 +163,9 @@ How a gradient is off:
     site <input>, port `given_changed`    so many of `call` elements that were looked at of what micro-batch `op` was
                                           given were others when its backward was over, which needed them; no
                                           operation of torch had written to it; `module`: where it was given
+    site <module or parameter>, port `hung_twice`  one hook (`op`, at `source`) hangs there `call` times (`module`: its
+                                          kind); with one of them alone the gradient of the parameter in `names` is
+                                          another one: the difference over its norm
     site <parameter>, port `changed_after`  its gradient was another one after each of so many updates (the number) than
                                           in them, and then no update used it
 """
@@ -206,7 +209,7 @@ MOVED, FROZEN_WRITTEN, FROZEN_STATISTICS = "moved", "frozen_written", "frozen_st
 MUCH = 0.5  # of the usual size of what a norm gives: two rows a channel, momentum 0.1, move it by a third at random
 OF_ANOTHER = "of_another"
 SAME_DRAWS, ALIKE, NOT_LOADED, CHANGED_AFTER = "same_draws", "alike", "not_loaded", "changed_after"
-GIVEN_CHANGED, UNTIED = "given_changed", "untied"
+GIVEN_CHANGED, UNTIED, HUNG_TWICE = "given_changed", "untied", "hung_twice"
 AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY = "away", "elsewhere", "left_behind", "far_away"
 FORGETS = "forgets"
 OWN_AVERAGE = "own_average"
