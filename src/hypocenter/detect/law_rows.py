@@ -34,7 +34,9 @@ balance writes none but the first.
     site <parameter>, port `overlaps`     at `call` updates its state `module` in the optimizer `op` lay in the memory
                                           of a gradient; the number: how many parameters are like it
     site `laws`, port `unbalanced`        the same factor for all gradients, where neither the loss scale nor a clip
-                                          to a norm makes it; `call` as above
+                                          to a norm makes it; `call` as above. `module` `not divided`: the loss of
+                                          each of `call` micro-batches is a mean, and the Trainer (in `names`) adds
+                                          them up
     site `laws`, port `not_repeated`      a micro-batch that is done again comes to another loss than in the run: the
                                           number is how many times as far as may be, `call`: replays before
     site <module>, port `unwritten`       the operator `op` at `source` reads memory that `module` gave (`names`: the
@@ -185,7 +187,7 @@ NOT_REPEATED = "not_repeated"
 NOT_BY_RULE, OVERLAPS = "not_by_rule", "overlaps"
 SKETCH = 16  # numbers
 BETWEEN, GRADIENT, UPDATE = "between", "gradient", "update"  # laws
-TOO_MANY = "too many"
+TOO_MANY, NOT_DIVIDED = "too many", "not divided"
 MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER, TWICE = (
     "missing",
     "factor",
