@@ -34,7 +34,9 @@ balance writes none but the first.
     site <parameter>, port `overlaps`     at `call` updates its state `module` in the optimizer `op` lay in the memory
                                           of a gradient; the number: how many parameters are like it
     site `laws`, port `unbalanced`        the same factor for all gradients, where neither the loss scale nor a clip
-                                          to a norm makes it; `call` as above
+                                          to a norm makes it; `call` as above. `module` `not divided`: the loss of
+                                          each of `call` micro-batches is a mean, and the Trainer (in `names`) adds
+                                          them up
     site `laws`, port `not_repeated`      a micro-batch that is done again comes to another loss than in the run: the
                                           number is how many times as far as may be, `call`: replays before
     site <module>, port `unwritten`       the operator `op` at `source` reads memory that `module` gave (`names`: the
@@ -163,6 +165,9 @@ How a gradient is off:
     site <input>, port `given_changed`    so many of `call` elements that were looked at of what micro-batch `op` was
                                           given were others when its backward was over, which needed them; no
                                           operation of torch had written to it; `module`: where it was given
+    site <module or parameter>, port `hung_twice`  one hook (`op`, at `source`) hangs there `call` times (`module`: its
+                                          kind); with one of them alone the gradient of the parameter in `names` is
+                                          another one: the difference over its norm
     site <parameter>, port `changed_after`  its gradient was another one after each of so many updates (the number) than
                                           in them, and then no update used it
 """
@@ -182,7 +187,7 @@ NOT_REPEATED = "not_repeated"
 NOT_BY_RULE, OVERLAPS = "not_by_rule", "overlaps"
 SKETCH = 16  # numbers
 BETWEEN, GRADIENT, UPDATE = "between", "gradient", "update"  # laws
-TOO_MANY = "too many"
+TOO_MANY, NOT_DIVIDED = "too many", "not divided"
 MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER, TWICE = (
     "missing",
     "factor",
@@ -206,7 +211,7 @@ MOVED, FROZEN_WRITTEN, FROZEN_STATISTICS = "moved", "frozen_written", "frozen_st
 MUCH = 0.5  # of the usual size of what a norm gives: two rows a channel, momentum 0.1, move it by a third at random
 OF_ANOTHER = "of_another"
 SAME_DRAWS, ALIKE, NOT_LOADED, CHANGED_AFTER = "same_draws", "alike", "not_loaded", "changed_after"
-GIVEN_CHANGED, UNTIED = "given_changed", "untied"
+GIVEN_CHANGED, UNTIED, HUNG_TWICE = "given_changed", "untied", "hung_twice"
 AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY = "away", "elsewhere", "left_behind", "far_away"
 FORGETS = "forgets"
 OWN_AVERAGE = "own_average"

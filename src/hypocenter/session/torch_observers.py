@@ -28,6 +28,7 @@ from hypocenter.session.observers.frozen_written import FrozenWritten
 from hypocenter.session.observers.handed_over import HandedOver
 from hypocenter.session.observers.head import HeadGap
 from hypocenter.session.observers.health import Health
+from hypocenter.session.observers.hung_twice import HungTwice
 from hypocenter.session.observers.hyperparameters import Hyperparameters
 from hypocenter.session.observers.kept_batches import KeptBatches
 from hypocenter.session.observers.loads import Loads
@@ -68,6 +69,7 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
     *(Scaling, Schedules, Autocast, Loggers),  # mixed precision used in a way that breaks it
     *(LostUpdates, FrozenState, Averages, Accumulation, Hyperparameters, HeadGap),  # what low precision rounds away
     Given,  # what a forward was given is there until its backward has used it
+    HungTwice,  # and hooks hang once
     *(Arrivals, TokenWeights, Recompute),  # what becomes of the gradient of a micro-batch
     *(
         Between,

@@ -15,7 +15,9 @@ How it is decided
     or when the gradient of the step before is in it. From the first step on it counts when the program divides by the
     number of its micro-batches, three or more, twice: the loss of each, one division after the other that makes no mean
     of as many terms, or that and the gradients; and at an update of more micro-batches than the loss of each is divided
-    by, after two of as many. The losses of these replays must be those of the run: to four
+    by, after two of as many; and where the Trainer of Transformers is to make one mean of its micro-batches, and the
+    loss of each of them is a mean that it adds to the others (the weights of its labels in its cross-entropy add up to
+    1, at two steps in a row). The losses of these replays must be those of the run: to four
     times what they were apart before, and to 32 roundings of float32; after four replays. Where an optimizer updates
     copies of weights or parts of them (ZeRO or masters by hand), the gradient that a copy is given must have to do with
     that of its weight: it counts when their cosine is next to nothing three times in a row and was not before, or is
@@ -39,6 +41,7 @@ from hypocenter.detect.law_rows import (
     FACTOR,
     MICROBATCH,
     MISSING,
+    NOT_DIVIDED,
     NOT_REPEATED,
     SITE,
     STEP_BEFORE,
@@ -49,6 +52,10 @@ from hypocenter.detect.law_rows import (
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Reading, Remedy
 
+_DIVIDE = Remedy(
+    action="divide-by-all-labels",
+    text="divide the sum over labels by num_items_in_batch, or set loss_is_scaled_for_ga = False on the Trainer",
+)
 _ZERO_GRAD = Remedy(action="zero-grad", text="call optimizer.zero_grad() before the first backward of every step")
 
 
@@ -82,8 +89,8 @@ def check(window: Window) -> Iterator[Finding]:
         actual=first.summary.sum,
         why=tuple(_why(first, off)),
         then=("the update follows another gradient than that of its batch",),
-        confidence="likely" if first.module in (TWICE, TOO_MANY) else "proven",
-        remedy=_ZERO_GRAD if is_old else None,
+        confidence="likely" if first.module in (TWICE, TOO_MANY, NOT_DIVIDED) else "proven",
+        remedy=_ZERO_GRAD if is_old else _DIVIDE if first.module == NOT_DIVIDED else None,
     )
 
 
@@ -115,6 +122,8 @@ def _how(row: Reading) -> str:
         return "is not used, though its micro-batches give one"
     if row.module == TWICE:
         return "is divided twice by the number of micro-batches"
+    if row.module == NOT_DIVIDED:
+        return f"is {row.call} times a mean: nobody divides by the number of micro-batches"
     if row.module == TOO_MANY:
         return f"is of {row.summary.sum * row.call:.0f} micro-batches, the loss of each divided by {row.call}"
     if row.module == FACTOR:
@@ -135,6 +144,10 @@ def _why(first: Reading, off: list[Reading]) -> Iterator[str]:
         return
     if first.module == TOO_MANY:
         yield f"at the updates before there were {first.call}: some were left over, and their gradients not zeroed"
+        return
+    if first.module == NOT_DIVIDED:
+        yield f"the weights of the labels of each of the {first.call} micro-batches add up to 1: its loss is a mean"
+        yield f"{first.names[0]} adds them up, for it takes the loss to be divided by the labels of the whole step"
         return
     if first.module == TWICE:
         yield (

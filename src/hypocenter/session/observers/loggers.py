@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
-from types import FrameType
 from typing import Any
 
 from hypocenter.detect import misuse
 from hypocenter.session.check import scalar_reading
 from hypocenter.session.observer import Observer, Update
+from hypocenter.session.trainers import calling_trainer
 
-MAX_FRAMES = 64  # between the training loop and the optimizer
 MAX_NOTES = 8  # steps at which this is said; a run that stays NaN needs no more
 
 
@@ -26,7 +25,8 @@ class Loggers(Observer):
         if not (is_loss_bad or is_gradient_bad) or self._n_notes >= MAX_NOTES:
             return
         self._n_notes += 1
-        if is_loss_bad and _filtering_trainer(sys._getframe(1)) is not None:
+        trainer = calling_trainer(sys._getframe(1)) if is_loss_bad else None
+        if trainer is not None and getattr(trainer.args, "logging_nan_inf_filter", False):
             self._note(misuse.HIDDEN_LOSS, "Trainer", update.step)
         if is_gradient_bad and _watches_gradients():
             self._note(misuse.HIDDEN_GRADIENT, "wandb.watch", update.step)
@@ -34,19 +34,6 @@ class Loggers(Observer):
     def _note(self, site: str, logger: str, step: int) -> None:
         row = scalar_reading(site, "optimizer", 1.0, step, self.context.clock.next_order())
         self.rows.append(replace(row, module=logger))
-
-
-def _filtering_trainer(frame: FrameType | None) -> Any:
-    """Return the Trainer whose loop is calling, if its log replaces losses that are not finite; else None."""
-    kind: Any = getattr(sys.modules.get("transformers.trainer"), "Trainer", None)
-    for _ in range(MAX_FRAMES):
-        if kind is None or frame is None:
-            return None
-        caller: Any = frame.f_locals.get("self") if frame.f_code.co_argcount else None
-        if isinstance(caller, kind) and getattr(caller.args, "logging_nan_inf_filter", False):
-            return caller
-        frame = frame.f_back
-    return None
 
 
 def _watches_gradients() -> bool:

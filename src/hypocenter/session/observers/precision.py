@@ -17,7 +17,8 @@ from hypocenter.config import Config
 from hypocenter.detect.law_rows import INEXACT, SITE, WRAPPED
 from hypocenter.nouns import Reading, replace
 from hypocenter.replay.impossible import ReplayImpossible
-from hypocenter.replay.shadow import Shadow, Step, Wrapped
+from hypocenter.replay.shadow import Step, Wrapped
+from hypocenter.session.counted import Counting, first_miscounted
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.optimizer_rows import number_row
 from hypocenter.session.without_hooks import without_hooks
@@ -62,7 +63,7 @@ class Precision(Observer):
         limit_s = max(FREE_S, SHARE * (time.perf_counter() - self._began))
         limit_bytes = _room(parameters[0].device) if parameters else 0
         context = OpContext(self.context.names.module_name, knows_callers=False)
-        shadow = Shadow(context, limit_s=limit_s, limit_bytes=limit_bytes)
+        shadow = Counting(context, limit_s=limit_s, limit_bytes=limit_bytes)
         replayer = self.context.replayer
         try:
             wanted = parameters if replayer.needs_backward(microbatch) else []  # what is told is of forward
@@ -77,10 +78,13 @@ class Precision(Observer):
             shadow.finish()
         self._tell(shadow, update.step)
 
-    def _tell(self, shadow: Shadow, step: int) -> None:
+    def _tell(self, shadow: Counting, step: int) -> None:
         found = first_inexact(shadow.steps[: shadow.n_of_model])
         if found is not None:
             self._add(_inexact(shadow.steps, found), step)
+        counted = first_miscounted(shadow.steps, shadow.terms, TOLD)
+        if counted is not None:
+            self._add(_miscounted(shadow.steps, *counted), step)
         for wrapped in shadow.wrapped[:1]:
             self._add(_wrapped(wrapped), step)
 
@@ -136,6 +140,13 @@ def _inexact(steps: Sequence[Step], number: int) -> Reading:
     where = (f"{source.file}:{source.line}",) if source is not None else ()
     names = (f"{max(each.before, default=0.0):.3g}", origin.dtype, *where)
     return replace(row, op=each.op, source=each.place.source(), names=names)
+
+
+def _miscounted(steps: Sequence[Step], first: int, last: int) -> Reading:
+    """Return the same row for a sum beside the graph: where it begins to be wrong, and how far off it ends up."""
+    row = number_row(SITE, INEXACT, 0, 0, steps[last].error, dtype=steps[first].dtype, module=steps[first].op)
+    names = (f"{max(steps[first].before, default=0.0):.3g}", steps[first].dtype)
+    return replace(row, op=steps[first].op, source=steps[first].place.source(), names=names)
 
 
 def _wrapped(wrapped: Wrapped) -> Reading:

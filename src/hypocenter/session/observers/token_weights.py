@@ -1,4 +1,4 @@
-"""What a label weighs in a step that is made of several micro-batches, or of several ranks. For HC331, 333 and 337.
+"""What a label weighs in a step that is made of several micro-batches, or of several ranks. For HC232, 331, 333, 337.
 
 The node of the cross-entropy is looked for in the graph of each loss; what it gives back in backward holds, row by row,
 the weight that the label of that row has in the loss: 1/n each for a mean over n labels, 0 for one that is ignored.
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from hypocenter import schedule
-from hypocenter.detect.law_rows import LABELS, MADE
+from hypocenter.detect.law_rows import LABELS, MADE, NOT_DIVIDED, SITE, UNBALANCED
 from hypocenter.detect.microbatch_rows import FAINTLY_UNEVEN, LABEL_WEIGHT, UNEVEN
 from hypocenter.nouns import Summary, replace
 from hypocenter.replay.engine import ReplayImpossible
@@ -28,6 +28,7 @@ from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.grid import wide_dtype
 from hypocenter.session.observers.label_rows import Labels, even_factors, gap_row, label_rows, uneven_share
 from hypocenter.session.observers.optimizer_rows import number_row
+from hypocenter.session.trainers import calling_trainer
 from hypocenter.tap.gradients import to_host
 from hypocenter.tap.source import user_frame
 
@@ -37,6 +38,7 @@ MAX_REPLAYS = (
     2  # uneven steps whose micro-batches are replayed, of the faint ones as many: the second shows that it lasts
 )
 MAX_MICROBATCHES = 16  # of a step that is replayed
+SUMS, MEAN = 2, 1e-3  # steps in a row in which the weights of the labels of each micro-batch add up to 1, so nearly
 PARAMETERS, MAX_ELEMENTS = 8, 1 << 22  # whose gradients are compared, and elements of each
 _LOSSES = {"NllLossBackward0": 1, "NllLoss2DBackward0": 1}  # the dimension of classes
 
@@ -84,6 +86,7 @@ class TokenWeights(Observer):
         self._due = schedule.parse(context.config.replicas)
         self._is_several = False
         self._n_looked = 0
+        self._n_sums = 0  # steps in a row
         self._n_replayed = {True: 0, False: 0}  # of steps that are uneven, and faintly so
         self._hook: _Weights | None = None
         self._place = ("", 0)
@@ -139,6 +142,7 @@ class TokenWeights(Observer):
             return
         self._n_looked += 1
         found = [Labels(*(each.host or each.numbers.tolist())) for each in labels]
+        self._look_for_sum(update, found)
         if (share := uneven_share(found)) < FAINTLY_UNEVEN:
             return
         order = self.context.clock.next_order
@@ -149,6 +153,19 @@ class TokenWeights(Observer):
             gap = self._replayed_gap(update, even_factors(found))
             if gap is not None:
                 self.rows.append(gap_row(gap, update.step, order))
+
+    def _look_for_sum(self, update: Update, labels: Sequence[Labels]) -> None:
+        """Write a row, once, where a Trainer is to make one mean of the micro-batches, and the loss of each is one."""
+        n, scale = len(labels), (update.scaled.state.scale if update.scaled is not None else 1.0) or 1.0
+        are_means = all(abs(abs(each.weight) / scale - 1.0) <= MEAN for each in labels)
+        self._n_sums = self._n_sums + 1 if are_means else 0
+        if self._n_sums != SUMS or n == self.context.rank()[1]:  # over ranks each counts as often as there are ranks
+            return
+        trainer = calling_trainer(sys._getframe(1))
+        if trainer is not None and trainer.args.gradient_accumulation_steps == n:
+            order = self.context.clock.next_order()
+            row = number_row(SITE, UNBALANCED, update.step, order, float(n), call=n, module=NOT_DIVIDED)
+            self.rows.append(replace(row, names=(type(trainer).__name__,)))
 
     def after_update(self, update: Update) -> None:
         """Note whether this program accumulates gradients over several micro-batches."""
