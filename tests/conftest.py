@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Generator
 from pathlib import Path
 
@@ -14,8 +15,6 @@ from hypothesis import settings
 
 # What tests of many folders share.
 sys.path.insert(0, str(Path(__file__).parent / "processes"))
-
-from workers import Workers
 
 # With it Python writes a printed line and its end one after the other, and lines of several ranks become mixed.
 os.environ.pop("PYTHONUNBUFFERED", None)
@@ -34,21 +33,21 @@ settings.load_profile("any machine")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """What CI asks for."""
     parser.addoption("--by-day", action="store_true", help="nothing marked `night`, of what is marked `slow` the first")
-    parser.addoption("--workers", type=int, default=0, help="run the tests in so many forks (processes/workers.py)")
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    if n := config.getoption("workers"):
-        config.pluginmanager.register(Workers(n))
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave to the night (.github/workflows/nightly.yml) what CI does not run at each commit.
+    """Leave to the night (.github/workflows/nightly.yml) what CI does not run at each commit; long files come first.
 
     The choice is the same for all commits: what fails in CI passed at the commit before.
     """
-    if not config.getoption("--by-day"):
-        return
+    if config.getoption("--by-day"):
+        _narrow(config, items)
+    n_marked = Counter((item.path, mark.name) for item in items for mark in item.iter_markers())
+    # So that all workers end together.
+    items.sort(key=lambda item: (-n_marked[item.path, "long"], -n_marked[item.path, "slow"]))
+
+
+def _narrow(config: pytest.Config, items: list[pytest.Item]) -> None:
     of_day = [item for item in items if item.get_closest_marker("night") is None]
     first: dict[str, pytest.Item] = {}
     for item in of_day:

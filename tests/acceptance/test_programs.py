@@ -36,7 +36,7 @@ def test_the_fault_is_real(case: casebook.Case) -> None:
     [pytest.param(case, LEVELS[i % 2], id=f"{case.id}-{LEVELS[i % 2]}") for i, case in enumerate(PROGRAMS)],
 )
 def test_step_and_microbatch_are_right(case: casebook.Case, level: str, tmp_path: Path) -> None:
-    outcome = casebook.run(case, tmp_path / "run", level=level, is_started=(case, level) == (PROGRAMS[0], "sentinel"))
+    outcome = casebook.run(case, tmp_path / "run", level=level)
 
     assert casebook.mismatches(case, outcome) == [], (outcome.first, outcome.stderr)
     assert outcome.exit_code == 0, outcome.stderr

@@ -38,12 +38,6 @@ class Seed:
 
 SEEDS = [
     Seed(
-        script="linear_attention.py",
-        module="layers.1.attention.inner_attention",
-        line="K.sum(dim=1)",
-        causes=("accumulation-overflow", "format-overflow"),
-    ),
-    Seed(
         script="camera_projection.py",
         module="projection",
         line="torch.matmul(self.intrinsic, extrinsic)",
@@ -55,6 +49,12 @@ SEEDS = [
         line="k / k.norm(dim=-1, keepdim=True)",
         causes=("format-overflow",),
     ),
+    Seed(
+        script="linear_attention.py",
+        module="layers.1.attention.inner_attention",
+        line="K.sum(dim=1)",
+        causes=("accumulation-overflow", "format-overflow"),
+    ),
 ]
 
 
@@ -62,11 +62,8 @@ def by_script(seed: Seed) -> str:
     return seed.script
 
 
-def hypocenter(*words: str, is_cold: bool = False) -> subprocess.CompletedProcess[str]:
-    command, env = [sys.executable, "-m", "hypocenter", *words], casebook.environment()
-    if is_cold:
-        return subprocess.run(command, capture_output=True, text=True, timeout=400, env=env, check=False)
-    return warm.run(command, timeout=400, env=env)
+def hypocenter(*words: str) -> subprocess.CompletedProcess[str]:
+    return warm.run([sys.executable, "-m", "hypocenter", *words], timeout=400, env=casebook.environment())
 
 
 def trained(seed: Seed, *flags: str) -> tuple[list[float], list[float]]:
@@ -83,7 +80,7 @@ def recorded(request, tmp_path_factory):
     """A seed model trained for a few steps under `hypocenter run`, and where it was recorded."""
     seed = request.param
     out = tmp_path_factory.mktemp(seed.script.removesuffix(".py")) / "run"
-    done = hypocenter("run", "--out", str(out), str(FOLDER / seed.script), "--steps", "3", is_cold=seed is SEEDS[0])
+    done = hypocenter("run", "--out", str(out), str(FOLDER / seed.script), "--steps", "3")
     assert done.returncode == 0, done.stderr
     return seed, out
 
@@ -104,7 +101,7 @@ def test_the_finding_names_the_module_and_the_line(recorded):
 def test_cure_finds_the_module_itself_and_verifies_it(recorded):
     seed, out = recorded
 
-    done = hypocenter("cure", str(out), "--json", "--no-rerun", is_cold=seed is SEEDS[0])
+    done = hypocenter("cure", str(out), "--json", "--no-rerun")
     answer = json.loads(done.stdout)
 
     jsonschema.Draft202012Validator(published(Answer)).validate(answer)

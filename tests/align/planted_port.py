@@ -56,7 +56,7 @@ CASES = (
 )  # fmt: skip
 
 
-def plan(case: Planted, pair: Pair, folder: Path) -> Plan:
+def plan(case: Planted, pair: Pair, folder: Path, *, frozen_steps: int = 20, long_steps: int = 50) -> Plan:
     """The plan of a case, kept in `folder`. The learning rate is the programs' own."""
     given = shlex.join(["--tokens", str(pair.tokens), "--weights"])
     name = "".join(letter if letter.isalnum() else "-" for letter in case.name)
@@ -70,7 +70,7 @@ def plan(case: Planted, pair: Pair, folder: Path) -> Plan:
                 "command": f"{PYTHON} {MINDSPORE} {given} {pair.converted} {case.flags}",
                 "config": str(PROGRAMS / "configs" / "gpt_mindspore.yaml"),
             },
-            "stages": {"frozen_steps": 20, "long_steps": 50},
+            "stages": {"frozen_steps": frozen_steps, "long_steps": long_steps},
         },
         folder / f"{name}.toml",
     )

@@ -151,7 +151,7 @@ def test_torchrun_records_both_ranks(tmp_path: Path) -> None:
     assert (run_json["command"], run_json["world_size"], run_json["exit_code"]) == (words, 2, 1)
 
 
-@pytest.mark.slow
+@pytest.mark.night  # of launchers that start ranks on this machine torchrun is the one of the day
 def test_accelerate_launch_records_both_ranks(tmp_path: Path) -> None:
     launch = page_line("running.md", "accelerate launch").split()[2:-1]
     assert [*launch, "--num_processes"] == page_line("transformers.md", "accelerate launch").split()[2:5]

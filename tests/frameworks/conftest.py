@@ -64,16 +64,16 @@ def launch(tmp_path):
     return functools.partial(_recording, started, tmp_path)
 
 
-@pytest.fixture
-def torchrun(tmp_path):
-    """The same with the real torchrun, and ranks that import all for themselves."""
+@pytest.fixture(params=["forked", pytest.param("by torchrun", marks=pytest.mark.night)])
+def recorded(request, tmp_path, launch):
+    """The same by night also with the real torchrun, and ranks that import all for themselves."""
 
     def started(command: list[str]) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             command, cwd=tmp_path, env=_environment(), capture_output=True, text=True, timeout=SECONDS, check=False
         )
 
-    return functools.partial(_recording, started, tmp_path)
+    return launch if request.param == "forked" else functools.partial(_recording, started, tmp_path)
 
 
 @dataclass(frozen=True, kw_only=True)

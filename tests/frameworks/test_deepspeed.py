@@ -19,11 +19,11 @@ def scales(recording, rank=0):
     return [entry.scale for (r, _), entry in sorted(recording.entries.items()) if r == rank]
 
 
-def test_zero_2_shows_scale_skip_and_culprit_on_each_rank_and_changes_no_bit(launch, torchrun):
+def test_zero_2_shows_scale_skip_and_culprit_on_each_rank_and_changes_no_bit(launch, recorded):
     args = (JOB, "--stage", "2", "--accumulate", "2", "--blow", "3")
 
     plain = launch(*args, record=False)
-    seen = torchrun(*args)
+    seen = recorded(*args)
 
     assert seen.digests == plain
     assert [r.n_microbatches for r in seen.records.values()] == [2] * 12  # one update per boundary, six on each rank

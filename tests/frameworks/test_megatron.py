@@ -40,11 +40,11 @@ def scales(recording, rank):
     return [entry.scale for (r, _), entry in sorted(recording.entries.items()) if r == rank]
 
 
-def test_the_distributed_optimizer_shows_scale_skip_and_culprit_and_no_bit_changes(launch, torchrun):
+def test_the_distributed_optimizer_shows_scale_skip_and_culprit_and_no_bit_changes(launch, recorded):
     args = (JOB, "--distopt", "--blow", "3", "--by", "3e3")
 
     plain = launch(*args, record=False)
-    seen = torchrun(*args)
+    seen = recorded(*args)
 
     assert seen.digests == plain
     assert scales(seen, 0) == scales(seen, 1) == [1024.0] * 4 + [512.0] * 2

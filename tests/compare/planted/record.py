@@ -1,7 +1,7 @@
 """Train programs with planted differences, one after another in one process: `record.py JOBS.json`.
 
-Each job is {"network", "dtype", "n_microbatches", "edits": [[name, {arguments}], ...], "calibrate", "out"}. Where the
-environment has ranks, as torchrun's, each job is trained by all of them.
+Each job is {"network", "dtype", "n_microbatches", "n_steps", "edits": [[name, {arguments}], ...], "calibrate", "out"}.
+Where the environment has ranks, as torchrun's, each job is trained by all of them.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from training import setup
 
 def record(job: dict) -> None:
     program = setup(job["network"], job["dtype"], job.get("n_microbatches", 1))
+    program.n_steps = job.get("n_steps", program.n_steps)
     for name, arguments in job["edits"]:
         EDITS[name](program, **arguments)
     program.train(Path(job["out"]), calibrate=job.get("calibrate", "never"))

@@ -28,10 +28,11 @@ class Recordings:
 
     Args:
         folder: gets a directory for each.
+        n_steps: of each program.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, n_steps: int = 3) -> None:
+        self.folder, self.n_steps = folder, n_steps
 
     def make(self, cases: Iterable[Case | Noise]) -> None:
         """Record what these need and is not there yet, base by base."""
@@ -71,7 +72,7 @@ class Recordings:
         return {
             "network": base.network, "dtype": base.dtype, "n_microbatches": base.n_microbatches, "out": str(out),
             "edits": edits, "calibrate": "every=1" if case is None else "never",
-            "n_ranks": case.n_ranks if isinstance(case, Noise) else 1,
+            "n_ranks": case.n_ranks if isinstance(case, Noise) else 1, "n_steps": self.n_steps,
         }  # fmt: skip
 
 

@@ -26,8 +26,8 @@ QUIET = [case for case in NOISE if case.id in QUIET_IN_CI]
 
 @pytest.fixture(scope="module")
 def recordings(tmp_path_factory):
-    """All recordings of the sample."""
-    made = Recordings(tmp_path_factory.mktemp("planted"))
+    """All recordings of the sample, of two steps: what is planted shows in the first, or in the data of both."""
+    made = Recordings(tmp_path_factory.mktemp("planted"), n_steps=2)
     made.make([*SAMPLE, *QUIET])
     return made
 

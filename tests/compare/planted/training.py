@@ -1,4 +1,4 @@
-"""A training of three steps with everything that a planted difference may change, recorded for `hypocenter diff`."""
+"""A training of a few steps with everything that a planted difference may change, recorded for `hypocenter diff`."""
 
 from __future__ import annotations
 
@@ -39,10 +39,11 @@ class Setup:
     loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor] | None = None
     n_threads: int = 1
     is_norm_flat: bool = False
+    n_steps: int = N_STEPS
     restore: ExitStack = field(default_factory=ExitStack)  # undoes what an edit did outside of the model
 
     def train(self, out: Path, *, calibrate: str = "never") -> None:
-        """Three steps, recorded at level modules; of several ranks each takes its share of the rows."""
+        """Its steps, recorded at level modules; of several ranks each takes its share of the rows."""
         if dist.is_initialized():
             self.model = DistributedDataParallel(self.model)
             rank, size = dist.get_rank(), dist.get_world_size()
@@ -51,7 +52,7 @@ class Setup:
         options = {"level": "modules", "sketch": True, "param_schedule": "every=1", "replay": False, "audit": "never"}
         torch.set_num_threads(self.n_threads)
         with self.restore, hypocenter.watch(self.model, optimizer, out=out, calibrate=calibrate, **options):
-            for microbatches in self.batches:
+            for microbatches in self.batches[: self.n_steps]:
                 for batch in microbatches:
                     loss = self._loss(batch)
                     (loss / (self.divisor or len(microbatches))).backward()
