@@ -1,7 +1,9 @@
-"""`python -m bench.blind [NAME ...] [--audit every=1] [--twins] [--device KIND] [--jobs N]`: what is said of each.
+"""`python -m bench.blind [NAME ...] [--trial second] [--audit every=1] [--twins] [--device KIND] [--jobs N]`.
+
+What is said of programs that people wrote who had not read the rules: those of `first/`, or of `second/`.
 
 Each is recorded by `hypocenter run` in a process of its own (those of several ranks under torchrun) and diagnosed. The
-exit code is 1 when one is not told what `expected.toml` says, or a healthy twin is warned of.
+exit code is 1 when one is not told what `first.toml` or `second.toml` says, or a healthy twin is warned of.
 """
 
 from __future__ import annotations
@@ -25,7 +27,6 @@ else:
     import tomli as tomllib
 
 HERE = Path(__file__).parent
-PROGRAMS = HERE / "programs"
 LIMIT_S = 600.0
 AGAIN = "checkpoint written"  # says the first of two processes, which is not watched
 FOR_SEVERAL = "# RANKS"  # begins the first line of a program for two ranks
@@ -44,12 +45,13 @@ def main() -> int:
     """Run the programs, print a table."""
     parser = argparse.ArgumentParser(prog="python -m bench.blind", description=__doc__)
     parser.add_argument("names", nargs="*", help="beginnings of names; without any, all")
+    parser.add_argument("--trial", choices=["first", "second"], default="first")
     parser.add_argument("--audit", default="", help="as of `hypocenter run`")
     parser.add_argument("--twins", action="store_true", help="the healthy ones")
     parser.add_argument("--device", default="cpu", help="where they train; what does not run there shows its own error")
     parser.add_argument("--jobs", type=int, default=2)
     asked = parser.parse_args()
-    expected = tomllib.loads((HERE / "expected.toml").read_text(encoding="utf-8"))
+    expected = tomllib.loads((HERE / f"{asked.trial}.toml").read_text(encoding="utf-8"))
     names = [name for name in expected if name.startswith(tuple(asked.names or [""]))]
     with tempfile.TemporaryDirectory(prefix="hypocenter-blind-") as folder, ThreadPoolExecutor(asked.jobs) as jobs:
         all_told = jobs.map(lambda name: _told(name, Path(folder) / name, asked), names)
@@ -63,7 +65,7 @@ def main() -> int:
 
 
 def _told(name: str, folder: Path, asked: argparse.Namespace) -> Told:
-    program, out = PROGRAMS / f"{name}.py", folder / "run"
+    program, out = HERE / asked.trial / f"{name}.py", folder / "run"
     folder.mkdir()
     is_for_several = program.read_text(encoding="utf-8").startswith(FOR_SEVERAL)
     launcher = ["torchrun", "--standalone", "--nproc-per-node", "2"] if is_for_several else ["python"]
@@ -88,7 +90,9 @@ def _show(told: Told, expected: dict[str, Any], *, is_twin: bool) -> bool:
     codes = () if is_twin else tuple(expected.get("codes", ()))
     first = [code for code, _ in told.alarms]
     is_right = not told.failed and (
-        bool(set(codes) & set(first)) if codes else not (is_twin and first and "twin" not in expected)
+        bool(set(codes) & set(first))
+        if codes
+        else not (first and (is_twin or "healthy" in expected) and "twin" not in expected)
     )
     said = ", ".join(f"{code} at step {step}" for code, step in told.alarms) or told.failed or "nothing"
     begins = "" if is_twin else f" (begins at {expected['begins']})"

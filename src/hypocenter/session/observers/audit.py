@@ -262,14 +262,16 @@ class Audit(Observer[ContextT]):
                 self._n_balanced[id(parameter)] = n_before + 1
                 continue
             self._n_balanced[id(parameter)] = -(1 << 30)  # from here on it is known
+            if n_before < 0:
+                continue
             kind, number = self._kind(balance, at, n_microbatches=len(update.microbatches))
             factor = float(entries.factor[at]) / (usual or 1.0)
             row = number_row(
                 self.context.label(parameter), law.UNBALANCED, update.step, order(), factor,
-                module=kind, call=max(0, n_before),
+                module=kind, call=n_before,
             )  # fmt: skip
             # of updates by hand it takes some steps to know where one ends
-            is_known = n_before >= 0 and self.context.framework.optimizer(update.optimizer) is not None
+            is_known = self.context.framework.optimizer(update.optimizer) is not None
             if n_before >= STAYS or (kind == law.STEP_BEFORE and is_known):
                 self.rows.append(replace(row, op=number))
         if usual is not None:
