@@ -48,6 +48,15 @@ def test_notes_are_counted_until_they_are_asked_for() -> None:
     assert "note hidden" not in shown
 
 
+def test_a_hidden_note_that_is_proven_is_named() -> None:
+    (note,) = (f for f in FINDINGS.findings if f.severity == "note")
+    proven = replace(note, confidence="proven", title="the parameter gets no gradient any more")
+
+    hidden = terminal.render(FakeRecording(), replace(FINDINGS, findings=(proven, proven, note)))
+
+    assert "3 notes hidden, show with --notes; proven: the parameter gets no gradient any more and 1 more" in hidden
+
+
 @pytest.mark.parametrize("width", [40, 60, 77, 120])
 def test_only_commands_and_single_words_are_wider_than_the_screen(width: int) -> None:
     text = terminal.render(FakeRecording(), FINDINGS, screen=Screen(width=width))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from hypocenter.diagnose import verdicts
 from hypocenter.diagnose.judged_evidence import TO_MEND
+from hypocenter.in_words import counted
 from hypocenter.nouns import Diagnosis, Finding, Remedy, Run, Severity
 from hypocenter.report import wording
 from hypocenter.report.caret import span, window
@@ -88,14 +89,14 @@ def outline(recorded: Recorded, diagnosis: Diagnosis, *, notes: bool = False, se
     """
     run_dir = str(recorded.directory)
     shown = [f for f in diagnosis.findings if notes or f.severity != "note"]
-    n_hidden = len(diagnosis.findings) - len(shown)
+    hidden = [] if notes else [f for f in diagnosis.findings if f.severity == "note"]
     has_error = any(f.severity != "note" for f in diagnosis.findings)
     return Outline(
         name=wording.clean(recorded.run.name or recorded.directory.name),
         status=diagnosis.status,
         verdict=_verdict(diagnosis),
         entries=tuple(_entry(finding, run_dir, max(diagnosis.n_ranks, 1)) for finding in shown),
-        hidden=f"{wording.count(n_hidden, 'note')} hidden, show with --notes" if n_hidden else "",
+        hidden=_hidden(hidden),
         remarks=tuple(wording.sentence(note) for note in dict.fromkeys((*diagnosis.notes, *recorded.problems))),
         summary=_summary(diagnosis, seconds),
         next_label="report" if has_error else "sites",
@@ -103,6 +104,16 @@ def outline(recorded: Recorded, diagnosis: Diagnosis, *, notes: bool = False, se
             wording.command("report", run_dir, "-o", "report.html") if has_error else wording.command("show", run_dir)
         ),
     )
+
+
+def _hidden(notes: Sequence[Finding]) -> str:
+    """Return how many notes are not shown; one that is proven is named, as it may be what the user looks for."""
+    if not notes:
+        return ""
+    proven = [wording.sentence(note.title) for note in notes if note.confidence == "proven"]
+    more = f" and {len(proven) - 1} more" if len(proven) > 1 else ""
+    named = f"; proven: {proven[0]}{more}" if proven else ""
+    return f"{counted(len(notes), 'note')} hidden, show with --notes{named}"
 
 
 def _verdict(diagnosis: Diagnosis) -> str:

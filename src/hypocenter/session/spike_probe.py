@@ -28,10 +28,8 @@ from hypocenter.tap.names import NameMap
 from hypocenter.tap.out_of_memory import give_back, is_out_of_memory
 
 FREE_S, SHARE = 0.2, 0.002  # what traces of healthy steps may take beside the needed ones
-_NEEDED, _EVERY = (
-    frozenset({8, 64, 512}),
-    1000,
-)  # steps that are traced whatever it takes, and while there is time
+_NEEDED = frozenset({8, 64, 512})  # steps that are traced whatever it takes
+_EVERY = 1000  # one in so many is traced while there is time
 _AT_ONCE, _REGAINED = 8, 500  # jumps that are looked into, and one more after so many steps
 _CLIPPED = 1.01  # times smaller after clipping than before
 _PATIENCE = 3  # failures in a row, after which nothing is tried any more
