@@ -251,6 +251,13 @@ class Finding:
     names: Annotated[tuple[str, ...], Meta(description="All names of a shared site.")] = ()
     bundle: Annotated[str | None, Meta(description="Path below the run directory.")] = None
     count: Annotated[int, Meta(ge=1, description="How many steps or ranks show the same.")] = 1
+    ranks: Annotated[
+        tuple[int, ...],
+        Meta(
+            description="Ranks that are not alike, where nothing tells which of them is wrong; empty: `rank` is.",
+            extra_json_schema={"optional": True},
+        ),
+    ] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,7 +12,7 @@ import pytest
 
 from hypocenter.detect.group_engine import GroupEngine, group_rules
 from hypocenter.detect.panel import JobHistory, Panel
-from hypocenter.detect.replica_rows import CLIP, GRAD, PARAM, REWRITTEN, ROW_PLACES
+from hypocenter.detect.replica_rows import CLIP, GRAD, PARAM, REWRITTEN, ROW_PLACES, UNWRAPPED
 from hypocenter.nouns import Finding, Place, Reading, StepRecord, Summary
 from hypocenter.record.schema import readings_batch
 
@@ -131,8 +131,10 @@ def test_with_two_ranks_nobody_can_tell() -> None:
 
     (finding,) = run({0: healthy(0, 2), 10: rows}, DP2)
 
-    assert finding.cause == "replica-drift"
+    assert (finding.cause, finding.ranks) == ("replica-drift", (0, 1))
     assert "nothing here tells which" in finding.why[0]
+    assert finding.remedy is not None
+    assert "checkpoint from before this step" in finding.remedy.text
 
 
 def test_different_from_the_start() -> None:
@@ -141,6 +143,9 @@ def test_different_from_the_start() -> None:
     (finding,) = run(steps, DP4)
 
     assert (finding.code, finding.cause, finding.step, finding.rank) == ("HC301", "init-mismatch", 0, 3)
+    assert finding.ranks == ()
+    assert finding.remedy is not None
+    assert "before this step" not in finding.remedy.text, "there was none"
 
 
 def test_unmarked_replicas_that_began_equal() -> None:
@@ -323,15 +328,20 @@ def test_unmarked_vectors_alone_are_no_evidence_of_replicas() -> None:
     assert run(steps, DP2) == []
 
 
-def test_gradients_that_differ_on_each_rank_are_not_reduced() -> None:
+@pytest.mark.parametrize("has_wrapper", [True, False])
+def test_gradients_that_differ_on_each_rank_are_not_reduced(has_wrapper: bool) -> None:
     rows = healthy(10, 4)
     for rank in range(4):
         rows = changed(rows, rank, GRAD, lambda r, rank=rank: gradient(10, r.site, vector(r.site, 100 + rank)))
 
+    rows[0] = [*rows[0], *([scalar(10, UNWRAPPED, 0.0, "param")] if has_wrapper else [])]
+
     (finding,) = run({0: healthy(0, 4), 10: rows, 20: rows | {}}, DP4)
 
     assert (finding.code, finding.cause, finding.step) == ("HC301", "missing-gradient-sync", 10)
-    assert finding.confidence == "likely"
+    assert (finding.confidence, finding.ranks) == ("likely", (0, 1, 2, 3))
+    assert finding.remedy is not None
+    assert ("DDP wrapper" in finding.remedy.text) == has_wrapper
 
 
 def test_gradients_that_are_the_local_ones_prove_it() -> None:

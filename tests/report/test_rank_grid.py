@@ -99,6 +99,7 @@ LOST = Finding(code="HC321", kind="environment", severity="error", title="lost",
 DRIFT = Finding(code="HC301", kind="desync", severity="error", title="drift", step=1, rank=3)
 RAISED = Finding(code="HC501", kind="crash", severity="error", title="raised", step=2, rank=3, cause="program-error")
 NAN = replace(OVERFLOW, rank=2, step=1)
+ALL_DIFFER = replace(DRIFT, rank=0, ranks=(0, 1, 2, 3))
 
 
 @pytest.mark.parametrize(
@@ -109,10 +110,11 @@ NAN = replace(OVERFLOW, rank=2, step=1)
         ((SAME_BATCHES, NAN, LOST), "it began at rank 2", ["!.", "lost", ">1", "."]),
         ((SAME_BATCHES, NAN), "it began at rank 2", ["!.", ".", ">1", "."]),
         ((SAME_BATCHES, RAISED, LOST), "it began at rank 3", ["!.", "lost", ".", ">2"]),
+        ((ALL_DIFFER,), None, ["!."] * 4),
         ((SAME_BATCHES,), None, ["!.", ".", ".", "."]),
         ((replace(SAME_BATCHES, rank=1), replace(DRIFT, severity="note")), None, [".", "!.", ".", "."]),
     ],
-    ids=["killed", "killed after drift", "killed after NaN", "NaN", "an exception", "warning", "note"],
+    ids=["killed", "killed after drift", "killed after NaN", "NaN", "an exception", "all differ", "warning", "note"],
 )
 def test_it_began_where_the_finding_says_that_explains_the_end(findings, began, marks):
     recorded, diagnosis = job(dp=4), replace(FINDINGS, findings=findings)

@@ -45,6 +45,7 @@ class Verdict:
     writers: tuple[int, ...] = ()  # ranks on which parameters were changed between updates
     n_params_differ: int = 0  # at the end
     n_params: int = 0
+    has_wrapper: bool = False  # there is a DDP wrapper
     is_outside_wrapper: bool = False
 
     @property
@@ -111,6 +112,7 @@ def _judge(known: ReplicaTrack, streams: stream_track.StreamTrack, axis: str) ->
         writers=tuple(sorted(known.n_rewritten)),
         n_params_differ=last.n_differ if last is not None else 0,
         n_params=last.n if last is not None else 0,
+        has_wrapper=known.n_unwrapped is not None,
         is_outside_wrapper=axis == "dp" and bool(known.n_unwrapped),
     )
 

@@ -88,15 +88,15 @@ def rank_grid(states: Sequence[RankState], diagnosis: Diagnosis) -> RankGrid | N
 def named_ranks(diagnosis: Diagnosis) -> tuple[int | None, frozenset[int]]:
     """Return the rank at which it began (None: not known), and the ranks of all findings that are not notes.
 
-    It began at the rank of the first error: a warning says what may be wrong, never where something began. Of a job
-    that lost a rank this is the loss, unless something came before that makes programs end: values that are not
-    finite, or an exception.
+    It began at the rank of the first error, unless that is of ranks that only differ: a warning says what may be
+    wrong, never where something began. Of a job that lost a rank this is the loss, unless something came before that
+    makes programs end: values that are not finite, or an exception.
     """
     errors = [f for f in diagnosis.findings if f.severity == "error"]
     if any(f.cause == RANK_LOST for f in errors):
         errors = [f for f in errors if f.cause == RANK_LOST or f.kind in _ENDS]
-    named = frozenset(f.rank for f in diagnosis.findings if f.severity != "note")
-    return (errors[0].rank if errors else None), named
+    named = frozenset(rank for f in diagnosis.findings if f.severity != "note" for rank in f.ranks or (f.rank,))
+    return (errors[0].rank if errors and not errors[0].ranks else None), named
 
 
 def mark_of(state: RankState, origin: int | None, named: frozenset[int]) -> Mark:

@@ -40,7 +40,7 @@ def rank_states(recorded: RecordedRun, diagnosis: Diagnosis) -> tuple[RankState,
     errors = [f for f in diagnosis.findings if f.severity == "error" and f.cause != RANK_LOST]
     blamed = {finding.step for finding in errors}
     bad, last = _bad_and_last(recorded, blamed)
-    for finding in errors:
+    for finding in (f for f in errors if not f.ranks):
         bad[finding.rank] = min(finding.step, bad.get(finding.rank, finding.step))
     lost = {f.rank for f in diagnosis.findings if f.cause == RANK_LOST} | (set(ranks) - left)
     places = recorded.places

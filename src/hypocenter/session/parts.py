@@ -44,6 +44,7 @@ from hypocenter.tap.frameworks.door import Door
 from hypocenter.tap.loader_batches import LoaderBatches
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.optimizers import Optimizers
+from hypocenter.tap.received import Received
 from hypocenter.tap.roots import RootTap
 from hypocenter.tap.tape import Tape
 from hypocenter.tap.updates import UpdateListener, UpdateTap
@@ -179,6 +180,7 @@ class Parts:
             self.frameworks.attach,
             self.observers.attach,
             self.communication.attach,
+            Received(self.roots, self.names, self.warn).attach,
             self.imposing.attach_last,
         )
         try:

@@ -31,6 +31,7 @@ MAX_UNSPENT = 64  # events that outlive an update; who keeps more graphs than th
 MAX_NUMBERS = 64  # results of one element that are looked at between two backwards: a loss is among them
 MAX_MICROBATCHES = 1024  # that no update has come after: the oldest are forgotten
 MAX_EVENTS = 20_000  # a program that never updates (inference with grad on) must not grow without bound
+_OVERWRITTEN = -2  # no version: a collective has written here, which is not always counted
 COPIED_BYTES = 4 << 20  # a tensor from outside that is changed in place is copied before if it is no larger
 
 
@@ -157,6 +158,7 @@ class Tape:
         self._of_emptied: set[int] = set()  # slots of what was computed from such a one after its data was taken away
         self._cuts: set[int] = set()  # slots that are leaves for a module, and for all that reads them from then on
         self._writers: dict[int, int] = {}  # storage -> slot of what was last changed in place there
+        self._received: set[int] = set()  # slots with a graph whose numbers another rank has changed since
 
     def slot(self, tensor: torch.Tensor) -> int | None:
         """Return the number of the slot that holds exactly this tensor object; None if the tape has not made it."""
@@ -203,6 +205,30 @@ class Tape:
         """Let a tensor count as one from outside: it was changed by something that no replay does again."""
         self._slot_of.pop(id(tensor), None)
 
+    def before_receipt(self, outputs: Sequence[torch.Tensor]) -> None:
+        """Prepare for what other ranks send into these tensors, which no replay does again.
+
+        Who reads them later reads values from outside; who has read them before keeps those of then. A gradient goes
+        on through one that has a graph: what is computed from it later cannot be replayed.
+        """
+        keys = {storage_of(tensor) for tensor in outputs} - {0}
+        for tensor in [t for ref, _ in self._slot_of.values() if (t := ref()) is not None and storage_of(t) in keys]:
+            if tensor.requires_grad and not tensor.is_leaf:
+                self._received.add(self._slot_of[id(tensor)][1])
+            else:
+                self.forget(tensor)
+        numbers = [*self._numbers.values(), *(value for each in self.microbatches for value in each.values)]
+        for number in numbers:
+            if storage_of(number) in keys:
+                number.data = number.clone()
+        for original, alias in [pair for pair in self._aliases.values() if storage_of(pair[1]) in keys]:
+            del self._aliases[id(original)]
+            if n_bytes(alias) <= COPIED_BYTES:
+                alias.data = alias.detach().clone()
+                continue
+            for external in (e for event in self.events for e in event.externals if e.tensor is alias):
+                external.version = _OVERWRITTEN
+
     def record(self, event: Event, args: Any, kwargs: Any, result: Any, written: Written | None = None) -> None:
         """Add a finished call: arguments become slots and externals, results become new slots.
 
@@ -229,6 +255,8 @@ class Tape:
                 event.cut += [number] * is_leaf
                 needs.append(number)
                 is_of_emptied = is_of_emptied or self._is_emptied(tensor, number)
+                if number in self._received:
+                    event.why_not = "it is computed from what another rank sent, and its gradient goes on past that"
                 return PLACEHOLDERS.get(number)
             if written is not None and tensor is written.tensor and written.was is not None:
                 event.was = written.was
@@ -312,7 +340,7 @@ class Tape:
         self.is_full, self.broken = True, why
         for kept in (self.events, self.scalars, self._unused, self._aliases, self._slot_of, self._event_of):
             kept.clear()
-        for kept in (self._writers, self._numbers, self._of_emptied, self._looked_at):
+        for kept in (self._writers, self._numbers, self._of_emptied, self._looked_at, self._received):
             kept.clear()
         self._with_graph.clear()
         self._cuts.clear()

@@ -583,6 +583,7 @@ def test_an_option_that_changes_and_stays_is_a_note(tmp_path: Path) -> None:
 
     assert [(f.code, f.severity, f.step, f.site) for f in found] == [("HC231", "note", AT, "group[0].lr")]
     assert "lr of parameter group 0 is 0, and was 0.01" in found[0].title
+    assert (found[0].cause, found[0].confidence) == ("unknown", "possible"), "it may be meant"
 
 
 def test_what_a_schedule_moves_is_not_told(tmp_path: Path) -> None:

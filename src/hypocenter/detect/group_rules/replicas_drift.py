@@ -84,6 +84,7 @@ def _unreduced(verdict: Verdict) -> Finding:
         site=first.site, port="replica.grad", param=first.site, cause="missing-gradient-sync",
         confidence="possible" if verdict.is_assumed else "proven" if occasion.is_local else "likely",
         why=tuple(_why_unreduced(verdict)), then=verdict.aftermath, remedy=None if verdict.is_averaged else remedy,
+        ranks=() if first.odd else first.ranks,
     )  # fmt: skip
 
 
@@ -96,8 +97,13 @@ def _severity(verdict: Verdict) -> Severity:
 def _advice(verdict: Verdict) -> str:
     if verdict.is_learned:
         return "look at what adds these gradients up over the ranks before the step"
+    if verdict.axis == "dp" and verdict.has_wrapper:
+        return (
+            "call the model through its DDP wrapper, wrap it again after moving or changing it, and leave no_sync "
+            "before the last micro-batch"
+        )
     if verdict.axis == "dp":
-        return "call the model through its DDP wrapper, and wrap it again after moving or copying it"
+        return "average these gradients over all data-parallel ranks before the step"
     return "all-reduce these gradients with SUM over the group before the step (Megatron: mark them sequence_parallel)"
 
 
@@ -185,6 +191,7 @@ def _finding(verdict: Verdict) -> Finding:
     is_gradient = verdict.first.what == "grad"
     is_harmless = verdict.reason == "rounding" or verdict.is_averaged or verdict.is_assumed
     severity = "note" if is_harmless else _severity(verdict)
+    remedy = Remedy(action="restore-replicas", targets=(first.site,), text=_restore(verdict))
     return Finding(
         code="HC301",
         kind="hardware" if verdict.reason == "flip" and not is_harmless else "desync",
@@ -200,12 +207,18 @@ def _finding(verdict: Verdict) -> Finding:
         confidence="likely" if verdict.reason in ("start", "rounding") or first.kind == "element" else "possible",
         why=tuple(_why(verdict)),
         then=verdict.aftermath,
-        remedy=None if is_harmless else Remedy(action="restore-replicas", targets=(first.site,), text=_ADVICE),
+        remedy=None if is_harmless else remedy,
+        ranks=() if first.odd or first.largest is not None else first.ranks,
     )
 
 
 _CAUSES = {"start": "init-mismatch", "flip": "hardware-fault", "split": "replica-drift", "rounding": "noise"}
-_ADVICE = "load the last checkpoint from before this step on all ranks"
+
+
+def _restore(verdict: Verdict) -> str:
+    if verdict.since is None and verdict.reason == "start":  # nothing is known of a time at which they were equal
+        return "give all ranks the same weights before training: one checkpoint, one seed, or a broadcast from rank 0"
+    return "load the last checkpoint from before this step on all ranks"
 
 
 def _title(verdict: Verdict) -> str:

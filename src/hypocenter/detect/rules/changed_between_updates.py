@@ -6,25 +6,26 @@ What it means
     Training goes on from numbers that no update made.
 
 How it is decided
-    After an update a sample of the parameters and of all their state is kept and compared, bit by bit, before the
-    next update of the same optimizer: some parameters in turn at updates 1, 2, 4, 8, ... and every 1000th, all of them
-    at steps of `--audit`; of parameters on the host a few elements of 32 in turn at every update. A program that
-    writes to its parameters on purpose has the habit of it: so it counts only when the same tensor stayed between two
-    looked-at pairs of updates before, or between four after it. The options of the optimizer's groups (rate, decay) are
-    compared at every update; what a schedule of torch moves is left out. Of a small model on the host all elements are:
-    one alone that has another sign, or another exponent by one of its bits, is a bit that has flipped. Where an
-    optimizer updates copies of weights or parts of them (ZeRO or masters by hand), a weight that has a gradient must
-    be, to rounding, what its copy became in the update before; it counts when it was not three times in a row but had
-    been, or stands at another place.
+    After an update a sample of the parameters and of all their state is kept and compared, bit by bit, before the next
+    update of the same optimizer: some parameters in turn at updates 1, 2, 4, 8, ... and every 1000th, all of them at
+    steps of `--audit`; of parameters on the host a few elements of 32 in turn at every update. A program that writes to
+    its parameters on purpose has the habit of it: so it counts only when the same tensor stayed between two looked-at
+    pairs of updates before, or between four after it. The options of the optimizer's groups (rate, decay) are compared
+    at every update; what a schedule of torch moves is left out, but for ReduceLROnPlateau, which leaves no mark at the
+    optimizer. Of a small model on the host all elements are: one alone that has another sign, or another exponent by
+    one of its bits, is a bit that has flipped. Where an optimizer updates copies of weights or parts of them (ZeRO or
+    masters by hand), a weight that has a gradient must be, to rounding, what its copy became in the update before; it
+    counts when it was not three times in a row but had been, or stands at another place.
 
 What to do
     Look at the line that is named, or at what runs between the two steps. If it is meant, nothing.
 
 When it is wrong
-    The bits are certain, the intention is not. When a line of the program was seen that writes to the parameter, when
-    all parameters change at once (a checkpoint is loaded, averages are swapped in), or the same state of all, it is a
-    note; so is an option that changes and then stays, and a new optimizer without state for parameters that another one
-    with state has updated for eight updates or more: a resume that loads weights alone, or a new stage of training.
+    The bits are certain, the intention is not: a note names no cause. When a line of the program was seen that writes
+    to the parameter, when all parameters change at once (a checkpoint is loaded, averages are swapped in), or the same
+    state of all, it is a note; so is an option that changes and then stays, and a new optimizer without state for
+    parameters that another one with state has updated for eight updates or more: a resume that loads weights alone, or
+    a new stage of training.
 """
 
 from __future__ import annotations
@@ -57,13 +58,14 @@ def check(window: Window) -> Iterator[Finding]:
     total = next((row for row in rows if row.site == SITE and row.module == first.module), None)
     step = first.step - first.call
     is_whole = total is not None and share(total) >= WHOLE and not first.call
-    is_written = first.module == "value" and first.source is not None  # by a line of the program: it may be meant
+    is_written = first.module == "value" and first.source is not None  # by a line of the program
+    is_meant = is_whole or is_written  # perhaps: that it was written to is proven, that this is wrong is not
     what = f"the state {first.module!r} of {first.site}" if first.module != "value" else f"the parameter {first.site}"
     how = "is gone" if first.op == GONE else "is not what the last update left"
     yield Finding(
         code="HC231",
         kind="desync",
-        severity="note" if is_whole or is_written else "warning",
+        severity="note" if is_meant else "warning",
         title=f"{what} {how}",
         step=step,
         rank=window.rank,
@@ -71,11 +73,11 @@ def check(window: Window) -> Iterator[Finding]:
         site=first.site,
         port=first.module,
         param=first.site,
-        cause="program-error",
+        cause="unknown" if is_meant else "program-error",
         source=first.source,
         why=tuple(_why(first, changed, step)),
         then=("training goes on from values that no update made",),
-        confidence="proven",
+        confidence="possible" if is_meant else "proven",
     )
 
 
@@ -96,8 +98,7 @@ def _of_state(window: Window, row: Reading) -> Finding:
     """Return a note that the optimizer's state begins anew: a stage of training may do so on purpose."""
     return Finding(
         code="HC231", kind="desync", severity="note", step=row.step, rank=window.rank, phase="optimizer",
-        title="the optimizer's state begins anew", site=row.site, port=STATE, param=row.site, cause="program-error",
-        confidence="proven",
+        title="the optimizer's state begins anew", site=row.site, port=STATE, param=row.site,
         why=(f"this optimizer has no state for its {row.summary.n} parameters, which another one had updated before",),
         then=("averages of gradients and bias corrections begin at zero",),
     )  # fmt: skip
@@ -123,8 +124,8 @@ def _of_option(window: Window, row: Reading) -> Finding:
     return Finding(
         code="HC231", kind="desync", severity="note", step=row.step - row.call, rank=window.rank, phase="optimizer",
         title=f"{name} of parameter group {number} is {row.summary.sum:g}, and was {row.op} before",
-        site=row.site, port=name, cause="program-error", confidence="proven",
-        why=(f"it was {row.op} at the updates before and stays as it is now; no schedule moves it",),
+        site=row.site, port=name,
+        why=(f"it was {row.op} at the updates before and stays as it is now",),
         then=("updates are made otherwise from this step on",), limit=float(row.op), actual=row.summary.sum,
     )  # fmt: skip
 
