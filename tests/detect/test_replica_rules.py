@@ -557,6 +557,12 @@ def test_tensor_parallel_ranks_come_to_the_same_loss(
     assert "HC310" not in {f.code for f in run(steps, DP2, loss)}
 
 
+def test_losses_of_parts_of_a_sequence_may_differ() -> None:
+    loss = lambda rank, at: StepRecord(step=at, loss=1.0 + 0.01 * rank, lr=0.1)  # noqa: E731
+
+    assert run({at: batches(at, [at, -at - 1], "float32") for at in range(6)}, {"tp": [(0, 1)]}, loss) == []
+
+
 @pytest.mark.parametrize(
     ("wrong", "site"),
     [({"lr": 0.2}, "lr"), ({"skipped": True}, "skipped"), ({"loss_scale": 8.0}, "loss_scale")],

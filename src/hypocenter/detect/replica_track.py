@@ -174,7 +174,7 @@ def _feed(known: ReplicaTrack, panel: Panel) -> None:
                 known.typed[axis] = _typed_by_value(rows, axis, groups) if _may_type(rows, axis) else frozenset()
                 if axis == "tp" and not known.typed[axis]:
                     known.typed[axis] = _typed_by_content(rows, axis, groups)
-                    known.by_content.add(axis)
+                    known.by_content |= {axis} if known.typed[axis] else set()
             compared = compare(rows, groups, expected_equal(rows, axis, known.typed.get(axis, ())))
             known.occasions.setdefault(axis, []).extend(_occasions(panel, compared))
     _note_facts(known, panel)

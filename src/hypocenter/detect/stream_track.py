@@ -90,7 +90,7 @@ class StreamTrack:
     other: list[OtherData] = field(default_factory=list[OtherData])
     shared_rows: SharedRows = field(default_factory=SharedRows)
     n_tp_batches: int = 0
-    has_other_labels: bool = False  # on tensor-parallel ranks: of what only loss code was given
+    has_other_inputs: bool = False  # tensor-parallel ranks, or other labels: each may compute its part of the loss
     loss_was_equal: dict[tuple[str, tuple[int, ...]], int] = field(
         default_factory=dict[tuple[str, tuple[int, ...]], int]
     )  # (axis, group) -> last step
@@ -185,14 +185,15 @@ def _note_other_data(
     given = [by_rank.get(rank) for rank in ranks]
     batches = [batch for batch in given if batch]
     if len(batches) < len(ranks) or any(batch.keys() != batches[0].keys() for batch in batches):
+        known.has_other_inputs = True
         return
     known.n_tp_batches += 1
     for argument, (_, dtype, shape) in batches[0].items():
         alike = all(batch[argument][1:] == (dtype, shape) for batch in batches)
         digests = {rank: batch[argument][0] for rank, batch in zip(ranks, batches, strict=True)}
-        if argument.startswith(BATCH_LOSS):  # code of the user's may have cut labels to a rank's part of the vocabulary
-            known.has_other_labels |= not alike or len(set(digests.values())) > 1
-            continue
+        known.has_other_inputs |= not alike or len(set(digests.values())) > 1
+        if argument.startswith(BATCH_LOSS):
+            continue  # code of the user's may have cut labels to a rank's part of the vocabulary
         if alike and dtype in ("int64", "int32") and len(set(digests.values())) > 1:
             known.other.append(
                 OtherData(step=step, ranks=tuple(ranks), odd=odd_ones(digests), argument=argument)

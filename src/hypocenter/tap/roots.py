@@ -356,7 +356,8 @@ class ChangingBuffers:
     def after(self) -> None:
         """Note which buffers the call changed or replaced."""
         for (m, key, b), version in self._unchanged:
-            now, copy = m._buffers.get(key), self._copies.get((id(m), key))
+            now = m._buffers[key] if key in m._buffers else None  # noqa: SIM401 - a ScriptModule's have no `get`
+            copy = self._copies.get((id(m), key))
             if now is not b or version_of(b) != version or (copy is not None and not torch.equal(copy, b)):
                 self._changing.add((id(m), key))
         self._copies, self._unchanged = {}, []

@@ -6,8 +6,8 @@ What it means
     each rank's own, dropout between the layers, a sum over the group that is missing.
 
 How it is decided
-    Losses of the step records are compared over the ranks of each tensor-parallel group that was given the same whole
-    numbers (token ids and labels). They are equal to the bit as a rule; it fires where they are further apart than 1e-4
+    Losses of the step records are compared over the ranks of each tensor-parallel group that was given the same
+    inputs and labels. They are equal to the bit as a rule; it fires where they are further apart than 1e-4
     of their size at three steps or more. What HC301 and HC304 explain is told there.
 
 What to do
@@ -51,7 +51,7 @@ def check(panel: Panel) -> Iterator[Finding]:
     notes = panel.history.notes[CODE]
     if "silent" not in notes and (silent := _silent(panel)) is not None:
         notes["silent"] = silent
-    if not is_last(panel) or known.other or known.has_other_labels or not known.n_tp_batches:
+    if not is_last(panel) or known.has_other_inputs or not known.n_tp_batches:
         return
     if any(verdict.axis == AXIS for verdict in verdicts(panel)):
         return
