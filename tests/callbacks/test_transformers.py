@@ -27,9 +27,7 @@ def test_a_trainer_run_is_recorded_from_train_to_its_end(tmp_path, capsys):
     callback = hypocenter.TransformersCallback(level="modules")
 
     model = BertForSequenceClassification(config)
-    model.accepts_loss_kwargs = (
-        False  # its loss is a mean, which else nobody divides (HC232)
-    )
+    model.accepts_loss_kwargs = False  # its loss is a mean, which else nobody divides (HC232)
     Trainer(model=model, args=arguments, train_dataset=Rows(), callbacks=[callback]).train()
 
     run = open_run(tmp_path / "hypocenter")
