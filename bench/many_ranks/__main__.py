@@ -36,14 +36,9 @@ def main() -> int:
             alone = 0.0
             for on in wanted.on:
                 cost = measured("check", str(run), *(("--on", on) if on != "here" else ()))
-                alone = _longest(cost) if on == "here" else alone
+                alone = cost.seconds if on == "here" else alone
                 wrong += _row(run, mesh, on, cost, alone, is_healthy=wanted.healthy)
     return 1 if wrong else 0
-
-
-def _longest(cost: Measured) -> float:
-    """CPU seconds one after the other, where this process waits for the busiest worker; others use the machine too."""
-    return cost.cpu_s + max(cost.workers_cpu_s, default=0.0)
 
 
 def _row(run: Path, mesh: Mesh, on: str, cost: Measured, alone: float, *, is_healthy: bool) -> int:
@@ -56,10 +51,10 @@ def _row(run: Path, mesh: Mesh, on: str, cost: Measured, alone: float, *, is_hea
     )
     alarms = [f["title"] for f in diagnosis["findings"] if f["severity"] != "note"] if is_healthy else []
     n = diagnosis["n_rows"]
-    of_workers = " + ".join(f"{s:.1f}" for s in sorted(cost.workers_cpu_s) if s > 0.1) or "-"
+    of_workers = f"{cost.workers_cpu_s:.1f}" if on != "here" else "-"
     print(
         f"| {n:,} | {mesh.n_ranks:,} | {on} | {cost.seconds:.1f} | {cost.cpu_s:.1f} | {of_workers} "
-        f"| {alone / _longest(cost):.2f} | {cost.peak_mib:.0f} | {n / _longest(cost):,.0f} "
+        f"| {alone / cost.seconds:.2f} | {cost.peak_mib:.0f} | {n / cost.seconds:,.0f} "
         f"| {', '.join([*missed, *alarms]) or '-'} |",
         flush=True,
     )
