@@ -1,6 +1,6 @@
 """Run the study: `python -m bench.mutations [--n N] [--seed S] [--audit SCHEDULE] [--only PROGRAM ...]`.
 
-`--healthy` trains the programs without an error: `--seeds` times each, `--steps` steps.
+`--healthy` trains the programs without an error: `--seeds` times each, `--steps` steps. `--jobs N` uses N processes.
 """
 
 from __future__ import annotations
@@ -8,19 +8,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterable
-from types import ModuleType
+from collections.abc import Callable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from itertools import chain
+from multiprocessing import get_context
 
-from bench.mutations import rank_study, study
+from bench.mutations import study
 from bench.mutations.programs import PROGRAMS
 from bench.mutations.ranks import RANK_PROGRAMS
-from bench.mutations.study import Mutant, Outcome, said
-
-# Those of several ranks come first: a process that has trained cannot be forked any more.
-PARTS: dict[str, tuple[ModuleType, Iterable[str]]] = {
-    "several ranks": (rank_study, RANK_PROGRAMS),
-    "one process": (study, PROGRAMS),
-}
+from bench.mutations.shares import PARTS, healthy, mutants
+from bench.mutations.study import Mutant, Outcome
 
 
 def main() -> int:
@@ -33,43 +31,22 @@ def main() -> int:
     parser.add_argument("--steps", type=int, default=study.N_STEPS, help="of a healthy program")
     parser.add_argument("--seeds", type=int, default=1, help="of each healthy program")
     parser.add_argument("--only", nargs="+", default=[*RANK_PROGRAMS, *PROGRAMS], metavar="PROGRAM")
+    parser.add_argument("--jobs", type=int, default=1, help="processes that share the work")
     options = parser.parse_args()
-    rank_study.load()
-    if options.healthy:
-        return _healthy(options)
-    n_programs = sum(len(list(programs)) for _, programs in PARTS.values())
-    for title, (part, programs) in PARTS.items():
-        n = round(options.n * len(list(programs)) / n_programs)
-        outcomes = list(_outcomes(part, (m for m in part.draw(n, options.seed) if m.program in options.only), options))
+    turns = [slice(i, None, options.jobs) for i in range(options.jobs)]
+    with ProcessPoolExecutor(options.jobs, get_context("spawn")) as pool:
+        if options.healthy:
+            return _sum_up_healthy(options, list(pool.map(partial(healthy, options), turns)))
+        return _sum_up(list(pool.map(partial(mutants, options), turns)))
+
+
+def _sum_up(shares: Sequence[dict[str, list[Outcome]]]) -> int:
+    for title in PARTS:
+        outcomes = [outcome for share in shares for outcome in share[title]]
         if outcomes:
             _print_table(f"{title}, error", outcomes, lambda mutant: mutant.mutation)
             _print_table(f"{title}, program", outcomes, lambda mutant: mutant.program)
     return 0
-
-
-def _outcomes(part: ModuleType, mutants: Iterable[Mutant], options: argparse.Namespace) -> Iterable[Outcome]:
-    for mutant in mutants:
-        try:
-            findings = part.found(mutant.program, mutant.seed, mutant, options.audit)
-        except RuntimeError as error:  # a rank has failed: it counts as not found
-            print(mutant, error)
-            findings = []
-        done = Outcome(mutant=mutant, findings=said(findings))
-        _print_outcome(done)
-        yield done
-
-
-def _print_outcome(done: Outcome) -> None:
-    """One line."""
-    mutant, where = done.mutant, done.mutant.where
-    codes = ", ".join(f"{f.code}@{f.step} {f.severity} {f.param or f.site}" for f in done.findings) or "nothing"
-    right = zip("fps", (done.is_found, done.is_placed, done.is_timed), strict=True)
-    marks = "".join(mark if is_so else "-" for mark, is_so in right)
-    once = "once" if where.is_once else "on"
-    print(
-        f"{marks} {mutant.mutation:28} {mutant.program:15} {where.step:3} {once:4} {where.name:20} -> {codes}",
-        flush=True,
-    )
 
 
 def _print_table(title: str, outcomes: list[Outcome], key: Callable[[Mutant], str]) -> None:
@@ -83,17 +60,10 @@ def _print_table(title: str, outcomes: list[Outcome], key: Callable[[Mutant], st
         print(f"| {name} | {len(some)} | " + " | ".join(map(str, counts)) + " |", flush=True)
 
 
-def _healthy(options: argparse.Namespace) -> int:
-    n_bad = n_steps = 0
-    for part, programs in PARTS.values():
-        for program in (each for each in programs if each in options.only):
-            for seed in range(options.seed, options.seed + options.seeds):
-                found = part.found(program, seed, None, options.audit, options.steps)
-                n_steps += options.steps
-                n_bad += any(f.severity in ("warning", "error") for f in found)
-                print(program, seed, [(f.code, f.severity, f.step, f.title) for f in found], flush=True)
-    print(f"{n_steps} steps; runs with a warning or an error: {n_bad}")
-    return int(n_bad > 0)
+def _sum_up_healthy(options: argparse.Namespace, shares: Sequence[list[bool]]) -> int:
+    is_warned = list(chain.from_iterable(shares))
+    print(f"{len(is_warned) * options.steps} steps; runs with a warning or an error: {sum(is_warned)}")
+    return int(any(is_warned))
 
 
 if __name__ == "__main__":
