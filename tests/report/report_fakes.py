@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,9 @@ class FakeRecording:
 
     def step_records(self) -> list[tuple[int, StepRecord]]:
         return [(self.ranks[0], record) for record in self.step_rows]
+
+    def over_parts(self, look: Callable[[Any, list[int]], Any]) -> list[Any]:
+        return [look(self, self.ranks)]
 
     def record_table(self, rank: int) -> pa.Table:
         return pa.Table.from_batches([steps_batch([record for r, record in self.step_records() if r == rank])])

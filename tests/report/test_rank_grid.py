@@ -45,7 +45,7 @@ def states_of(recorded: Job, diagnosis: Diagnosis) -> tuple[RankState, ...]:
 
 
 def text_of(recorded: Job, diagnosis: Diagnosis, width=100) -> list[str]:
-    grid = grid_of_findings(states_of(recorded, diagnosis), diagnosis)
+    grid = grid_of_findings(recorded, diagnosis)
     return [] if grid is None else terminal.to_text(drawn(grid, width), Screen()).splitlines()
 
 
@@ -136,7 +136,7 @@ def test_it_began_where_the_finding_says_that_explains_the_end(findings, began, 
     ],
 )
 def test_the_screen_shows_no_grid_where_it_says_nothing(recorded, diagnosis):
-    assert grid_of_findings(rank_states(recorded, diagnosis), diagnosis) is None
+    assert grid_of_findings(recorded, diagnosis) is None
 
 
 def test_a_screen_too_narrow_gets_none():

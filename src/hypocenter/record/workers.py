@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Any, Generic, TypeVar
 
 from hypocenter.errors import ConfigError
+from hypocenter.record.pandas_left_out import leave_pandas_out
 
 P = TypeVar("P")
 A = TypeVar("A")
@@ -130,7 +131,8 @@ class Processes(Workers):
         if self._pool is None:
             from concurrent.futures import ProcessPoolExecutor  # cannot be imported while the interpreter ends
 
-            self._pool = ProcessPoolExecutor(self._n, mp_context=multiprocessing.get_context("spawn"))
+            context = multiprocessing.get_context("spawn")
+            self._pool = ProcessPoolExecutor(self._n, mp_context=context, initializer=leave_pandas_out)
             # Left to the end of the interpreter, its threads may still be closing what that wakes them by.
             weakref.finalize(self, self._pool.shutdown)
         return self._pool

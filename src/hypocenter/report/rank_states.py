@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 
 from hypocenter.axes import AXES
 from hypocenter.detect.step_columns import StepColumns
@@ -12,6 +13,7 @@ from hypocenter.nouns import Coords, Diagnosis, Place, StepRecord
 from hypocenter.record.reader import RecordedRun
 
 MOST_RANKS = 1 << 17  # ranks of one job; a world size beyond it is damage, and nothing to draw
+_BadAndLast = tuple[dict[int, int], dict[int, int]]
 RANK_LOST = "rank-lost"  # the cause of a finding about a rank that died or never came
 
 
@@ -34,12 +36,14 @@ def rank_states(recorded: RecordedRun, diagnosis: Diagnosis) -> tuple[RankState,
 
     A missing rank's coordinates come from the groups in which the others name it.
     """
-    world = recorded.run.world_size if recorded.run.world_size <= MOST_RANKS else 0
-    left = set(recorded.ranks)
-    ranks = sorted({*range(world), *left})
+    ranks, left = ranks_of_job(recorded), set(recorded.ranks)
     errors = [f for f in diagnosis.findings if f.severity == "error" and f.cause != RANK_LOST]
     blamed = {finding.step for finding in errors}
-    bad, last = _bad_and_last(recorded, blamed)
+    bad: dict[int, int] = {}
+    last: dict[int, int] = {}
+    for bad_there, last_there in recorded.over_parts(partial(_bad_and_last, blamed=blamed)):
+        bad |= bad_there
+        last |= last_there
     for finding in (f for f in errors if not f.ranks):
         bad[finding.rank] = min(finding.step, bad.get(finding.rank, finding.step))
     lost = {f.rank for f in diagnosis.findings if f.cause == RANK_LOST} | (set(ranks) - left)
@@ -60,11 +64,17 @@ def rank_states(recorded: RecordedRun, diagnosis: Diagnosis) -> tuple[RankState,
     )
 
 
-def _bad_and_last(recorded: RecordedRun, blamed: Set[int]) -> tuple[dict[int, int], dict[int, int]]:
+def ranks_of_job(recorded: RecordedRun) -> list[int]:
+    """Return the ranks of the job in rising order, with those that left no recording."""
+    world = recorded.run.world_size if recorded.run.world_size <= MOST_RANKS else 0
+    return sorted({*range(world), *recorded.ranks})
+
+
+def _bad_and_last(recorded: RecordedRun, ranks: Sequence[int], *, blamed: Set[int]) -> _BadAndLast:
     """Return first bad and last step by rank; a skip by the loss scaler is only bad at a step with an error."""
     bad: dict[int, int] = {}
     last: dict[int, int] = {}
-    for rank in recorded.ranks:
+    for rank in ranks:
         columns = StepColumns(recorded.record_table(rank))
         if len(columns):
             last[rank] = int(columns.steps[-1])

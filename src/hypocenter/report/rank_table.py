@@ -9,10 +9,11 @@ from typing import Any
 from rich.text import Text
 
 from hypocenter.nouns import Coords, Diagnosis
+from hypocenter.record.reader import RecordedRun
 from hypocenter.report import wording
 from hypocenter.report.columns import aligned
 from hypocenter.report.rank_grid import Cell, Mark, RankGrid, mark_of, named_ranks, rank_grid
-from hypocenter.report.rank_states import RankState
+from hypocenter.report.rank_states import RankState, rank_states, ranks_of_job
 
 MOST_ON_A_GRID = 64  # of a grid on a screen; a larger job has `show --ranks` and the page
 _STYLE: dict[Mark, str] = {"origin": "bold red", "named": "red", "bad": "yellow", "lost": "bold magenta", "healthy": ""}
@@ -21,11 +22,11 @@ _SAYS: dict[Mark, str] = {
 }  # fmt: skip
 
 
-def grid_of_findings(states: Sequence[RankState], diagnosis: Diagnosis) -> RankGrid | None:
+def grid_of_findings(recorded: RecordedRun, diagnosis: Diagnosis) -> RankGrid | None:
     """Return the grid where it says something: for 2 to 64 ranks and a finding that is not a note; else None."""
-    if not 2 <= len(states) <= MOST_ON_A_GRID or all(f.severity == "note" for f in diagnosis.findings):
+    if not 2 <= len(ranks_of_job(recorded)) <= MOST_ON_A_GRID or all(f.severity == "note" for f in diagnosis.findings):
         return None
-    return rank_grid(states, diagnosis)
+    return rank_grid(rank_states(recorded, diagnosis), diagnosis)
 
 
 def drawn(grid: RankGrid, width: int) -> Iterator[Text]:

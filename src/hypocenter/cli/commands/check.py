@@ -17,6 +17,7 @@ from hypocenter.errors import HypocenterError
 from hypocenter.json_answer import to_json
 from hypocenter.nouns import Diagnosis, Severity
 from hypocenter.record.layout import DIAGNOSIS_FILE, DUMP_FOLDER
+from hypocenter.record.pandas_left_out import leave_pandas_out
 from hypocenter.record.reader import open_run
 from hypocenter.record.whole_file import write_whole
 from hypocenter.record.whole_run import newest_run
@@ -24,7 +25,6 @@ from hypocenter.report import catalogue
 from hypocenter.report.closing import closing
 from hypocenter.report.formats import terminal
 from hypocenter.report.job_steps import of_job
-from hypocenter.report.rank_states import rank_states
 from hypocenter.report.rank_table import grid_of_findings
 from hypocenter.report.screen import can_draw, screen_of, write
 
@@ -46,6 +46,7 @@ def command(run: Path | None, format_name: str, fail_on: str, on: str, notes: bo
     Writes RUN/diagnosis.json. Exit code: 0 nothing at or above --fail-on, 1 findings, 4 nothing to read, 5 cannot tell.
     """
     started = time.perf_counter()
+    leave_pandas_out()
     if run is None:
         run = newest_run()
         write(sys.stderr, f"checking {run}, the newest run\n")
@@ -55,7 +56,7 @@ def command(run: Path | None, format_name: str, fail_on: str, on: str, notes: bo
     seconds = time.perf_counter() - started
     store(recording.directory, diagnosis, sys.stderr)
     if format_name == "terminal":
-        grid = grid_of_findings(rank_states(recording, diagnosis), diagnosis)
+        grid = grid_of_findings(recording, diagnosis)
         screen = screen_of(sys.stdout)
         text = terminal.render(recording, diagnosis, screen=screen, notes=notes, seconds=seconds, grid=grid)
     else:
@@ -77,7 +78,7 @@ def finish(run_dir: Path, stream: TextIO) -> Diagnosis | None:
             diagnosis = diagnose(recording)
         store(run_dir, diagnosis, stream)
         records = of_job(recording.step_records())
-        grid = grid_of_findings(rank_states(recording, diagnosis), diagnosis)
+        grid = grid_of_findings(recording, diagnosis)
         write(stream, closing(recording, diagnosis, records, screen_of(stream), can_draw(stream), grid))
     except HypocenterError as error:
         write(stream, f"{error}\n")
