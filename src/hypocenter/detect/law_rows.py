@@ -35,8 +35,8 @@ balance writes none but the first.
                                           of a gradient; the number: how many parameters are like it
     site `laws`, port `unbalanced`        the same factor for all gradients, where neither the loss scale nor a clip
                                           to a norm makes it; `call` as above. `module` `not divided`: the loss of
-                                          each of `call` micro-batches is a mean, and the Trainer (in `names`) adds
-                                          them up
+                                          each micro-batch is a mean, and the Trainer (in `names`) adds so many up;
+                                          `call`: how many steps ago that was first seen
     site `laws`, port `not_repeated`      a micro-batch that is done again comes to another loss than in the run: the
                                           number is how many times as far as may be, `call`: replays before
     site <module>, port `unwritten`       the operator `op` at `source` reads memory that `module` gave (`names`: the

@@ -56,6 +56,7 @@ _DIVIDE = Remedy(
     action="divide-by-all-labels",
     text="divide the sum over labels by num_items_in_batch, or set loss_is_scaled_for_ga = False on the Trainer",
 )
+_SINCE = (ANOTHER, NOT_DIVIDED)  # told some steps after they began
 _ZERO_GRAD = Remedy(action="zero-grad", text="call optimizer.zero_grad() before the first backward of every step")
 
 
@@ -70,7 +71,7 @@ def check(window: Window) -> Iterator[Finding]:
         return
     first = off[0]
     is_of_all = first.site == SITE
-    step = window.step - (first.call if first.module == ANOTHER else 0)
+    step = window.step - (first.call if first.module in _SINCE else 0)
     is_old = first.module == STEP_BEFORE
     yield Finding(
         code="HC232",
@@ -123,7 +124,7 @@ def _how(row: Reading) -> str:
     if row.module == TWICE:
         return "is divided twice by the number of micro-batches"
     if row.module == NOT_DIVIDED:
-        return f"is {row.call} times a mean: nobody divides by the number of micro-batches"
+        return f"is {row.summary.sum:.0f} times a mean: nobody divides by the number of micro-batches"
     if row.module == TOO_MANY:
         return f"is of {row.summary.sum * row.call:.0f} micro-batches, the loss of each divided by {row.call}"
     if row.module == FACTOR:
@@ -146,8 +147,9 @@ def _why(first: Reading, off: list[Reading]) -> Iterator[str]:
         yield f"at the updates before there were {first.call}: some were left over, and their gradients not zeroed"
         return
     if first.module == NOT_DIVIDED:
-        yield f"the weights of the labels of each of the {first.call} micro-batches add up to 1: its loss is a mean"
-        yield f"{first.names[0]} adds them up, for it takes the loss to be divided by the labels of the whole step"
+        n = round(first.summary.sum)
+        yield f"the weights of the labels of each of the {n} micro-batches add up to 1: its loss is a mean"
+        yield f"{first.names[0]}, the Trainer, adds them up: it takes each to be divided by all labels of the step"
         return
     if first.module == TWICE:
         yield (
