@@ -9,7 +9,7 @@ Rows of phase `optimizer`, written at steps at which relations are looked at.
                                        the name of the relation; `dtype`: the limit, as text
     site <module>, port `loss`         how the loss is computed, or a backward of the program's own, is wrong. `op` and
                                        `source` as above; `names`: what, why, and what to do; the number: relative error
-                                       of a backward
+                                       of a backward; `call`: how many steps ago it was so first
     site `relations`, port `looked`    n relations were asked, sum of them held; `names`: which, those that were not
                                        asked with reasons, and notes
 """
@@ -51,7 +51,8 @@ def wrong(window: Window, code: str, *, cause: str, confidence: Confidence = "pr
             continue
         title, why, remedy = row.names
         yield Finding(
-            code=code, kind="data", severity="warning", title=title, step=row.step, microbatch=row.microbatch,
-            rank=window.rank, phase="forward", site=row.site, source=row.source, cause=cause, why=(why,),
+            code=code, kind="data", severity="warning", title=title, step=row.step - row.call,
+            microbatch=row.microbatch, rank=window.rank, phase="forward", site=row.site, source=row.source,
+            cause=cause, why=(why,),
             confidence=confidence, remedy=Remedy(action="mend-the-loss", text=remedy),
         )  # fmt: skip
