@@ -367,6 +367,7 @@ def test_averaging_between_updates_is_a_note() -> None:
     (finding,) = run(steps, DP2)
 
     assert (finding.code, finding.severity) == ("HC301", "note")
+    assert (finding.cause, finding.confidence) == ("unknown", "possible"), "it may be meant"
 
 
 def test_what_is_written_to_replicas_that_share_their_gradients_is_no_averaging() -> None:
