@@ -118,6 +118,8 @@ How a gradient is off:
     the step before   the gradient of the step before is still in it
     a micro-batch     one micro-batch counts for more or less than the others
     other             something else
+    in accumulation   (site `laws`) it is set to zero at every so many updates only; `call`: how many steps ago it held
+                      that of the step before
     too many          (site `laws`) so many micro-batches by the number, `call`, that each loss is divided by
     twice             (site `laws`) it is divided by the number of micro-batches, `call`, more than once; the number:
                       how small it is by that
@@ -187,7 +189,7 @@ NOT_REPEATED = "not_repeated"
 NOT_BY_RULE, OVERLAPS = "not_by_rule", "overlaps"
 SKETCH = 16  # numbers
 BETWEEN, GRADIENT, UPDATE = "between", "gradient", "update"  # laws
-TOO_MANY, NOT_DIVIDED = "too many", "not divided"
+TOO_MANY, NOT_DIVIDED, IN_ACCUMULATION = "too many", "not divided", "in accumulation"
 MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER, TWICE = (
     "missing",
     "factor",

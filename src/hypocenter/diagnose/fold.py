@@ -29,7 +29,7 @@ def fold(pieces: Sequence[JudgedEvidence], found: Iterable[Finding], records: Re
         found: what the rules found.
         records: step records of all ranks.
     """
-    ruled = sorted(found, key=lambda f: (f.step, _FIRST.index(f.code) if f.code in _FIRST else 9, f.rank))
+    ruled = sorted(found, key=lambda f: (f.step, _FIRST.index(f.code) if f.code in _FIRST else 9, f.rank, _is_less(f)))
     sick = {f.step for f in (*(e.finding for e in pieces), *ruled) if is_sick(f)}
     sick |= {s for p in records.skipping() for streak in streaks(p) for s in _after_first(streak, sick)}
     spans = episodes(records.steps().tolist(), sick)
@@ -51,6 +51,15 @@ def fold(pieces: Sequence[JudgedEvidence], found: Iterable[Finding], records: Re
     _take_in_unexplained(groups)
     folded = [_finished(group, spans, records) for group in groups]
     return tuple(sorted(folded, key=lambda f: _order(f.finding)))
+
+
+def _action(finding: Finding) -> str:
+    return "" if finding.remedy is None else finding.remedy.action
+
+
+def _is_less(finding: Finding) -> bool:
+    """Return whether it may tell less than another finding of its step."""
+    return _action(finding) == "zero-grad"
 
 
 def _order(finding: Finding) -> tuple[bool, int, bool, bool, int]:
@@ -259,6 +268,10 @@ def _leader(finding: Finding, groups: Sequence[Group], spans: Sequence[Episode])
         ruined = (g for g in groups if g.ruined_from is not None and g.finding.rank == finding.rank)
         leader = next((g for g in ruined if g.ruined_from is not None and finding.step >= g.ruined_from), None)
         if leader is not None:
+            return leader
+    if _is_less(finding):  # how gradients are not zeroed was seen later
+        more = (g for g in groups if g.finding.rank == finding.rank and _action(g.finding) == "step-with-zero-grad")
+        if (leader := next(more, None)) is not None:
             return leader
     if finding.code == "HC214" and finding.severity == "note":
         return next((g for g in reversed(groups) if _is_same_schedule(g.finding, finding)), None)

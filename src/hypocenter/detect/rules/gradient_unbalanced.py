@@ -21,7 +21,8 @@ How it is decided
     times what they were apart before, and to 32 roundings of float32; after four replays. Where an optimizer updates
     copies of weights or parts of them (ZeRO or masters by hand), the gradient that a copy is given must have to do with
     that of its weight: it counts when their cosine is next to nothing three times in a row and was not before, or is
-    not at a neighbouring place.
+    not at a neighbouring place. Where the gradient of the step before is in it, its versions are followed: if they tell
+    that it is set to zero at every so many updates, the program steps in the middle of its accumulation.
 
 What to do
     Look at what runs between backward and the update at that step: `zero_grad`, hooks, code that writes to `.grad`.
@@ -39,6 +40,7 @@ from hypocenter.detect.engine import rule
 from hypocenter.detect.law_rows import (
     ANOTHER,
     FACTOR,
+    IN_ACCUMULATION,
     MICROBATCH,
     MISSING,
     NOT_DIVIDED,
@@ -50,14 +52,25 @@ from hypocenter.detect.law_rows import (
     UNBALANCED,
 )
 from hypocenter.detect.window import Window
+from hypocenter.in_words import counted
 from hypocenter.nouns import Finding, Reading, Remedy
 
 _DIVIDE = Remedy(
     action="divide-by-all-labels",
     text="divide the sum over labels by num_items_in_batch, or set loss_is_scaled_for_ga = False on the Trainer",
 )
-_SINCE = (ANOTHER, NOT_DIVIDED)  # told some steps after they began
 _ZERO_GRAD = Remedy(action="zero-grad", text="call optimizer.zero_grad() before the first backward of every step")
+_STEP_LESS = Remedy(
+    action="step-with-zero-grad",
+    text="call step() only where zero_grad() is called, after the last micro-batch (accelerate: prepare() it)",
+)
+_LAST_WINDOW = Remedy(
+    action="end-the-window", text="make an update of what is left over at the end of a pass, or call zero_grad() there"
+)
+_REMEDIES = {
+    STEP_BEFORE: _ZERO_GRAD, NOT_DIVIDED: _DIVIDE, IN_ACCUMULATION: _STEP_LESS, TOO_MANY: _LAST_WINDOW,
+}  # fmt: skip
+_SINCE = (ANOTHER, NOT_DIVIDED, IN_ACCUMULATION)  # told some steps after they began
 
 
 @rule("HC232", "desync", severity="warning", reads=("optimizer",), asked="rows")
@@ -69,15 +82,14 @@ def check(window: Window) -> Iterator[Finding]:
     off = [row for row in window.by_phase["optimizer"] if row.port == UNBALANCED]
     if not off:
         return
-    first = off[0]
+    first = next((row for row in off if row.module == IN_ACCUMULATION), off[0])
     is_of_all = first.site == SITE
     step = window.step - (first.call if first.module in _SINCE else 0)
-    is_old = first.module == STEP_BEFORE
     yield Finding(
         code="HC232",
         kind="desync",
         severity="warning",
-        title=f"the gradient of {'every parameter' if is_of_all else first.site} {_how(first)}",
+        title=_title(first),
         step=step,
         rank=window.rank,
         microbatch=int(first.op) if first.op else 0,
@@ -90,8 +102,8 @@ def check(window: Window) -> Iterator[Finding]:
         actual=first.summary.sum,
         why=tuple(_why(first, off)),
         then=("the update follows another gradient than that of its batch",),
-        confidence="likely" if first.module in (TWICE, TOO_MANY, NOT_DIVIDED) else "proven",
-        remedy=_ZERO_GRAD if is_old else _DIVIDE if first.module == NOT_DIVIDED else None,
+        confidence="likely" if first.module in (TWICE, TOO_MANY, NOT_DIVIDED, IN_ACCUMULATION) else "proven",
+        remedy=_REMEDIES.get(first.module),
     )
 
 
@@ -114,6 +126,12 @@ def _not_repeated(window: Window, row: Reading) -> Finding:
         then=("the step cannot be done again: it depends on something else, or was computed wrongly",),
         confidence="likely",
     )
+
+
+def _title(row: Reading) -> str:
+    if row.module == IN_ACCUMULATION:
+        return f"the optimizer steps {row.summary.sum:.0f} times in each accumulation of gradients"
+    return f"the gradient of {'every parameter' if row.site == SITE else row.site} {_how(row)}"
 
 
 def _how(row: Reading) -> str:
@@ -143,6 +161,11 @@ def _why(first: Reading, off: list[Reading]) -> Iterator[str]:
         yield f"the gradient of the copy has nothing to do with it: their cosine is {first.summary.sum:.2g}"
         yield f"so it is from step {first.step - first.call} to {first.step}"
         return
+    if first.module == IN_ACCUMULATION:
+        n = round(first.summary.sum)
+        yield f"gradients are set to zero before every {n}th update only; the updates between use them as well"
+        yield f"so from step {first.step - first.call} to {first.step}"
+        return
     if first.module == TOO_MANY:
         yield f"at the updates before there were {first.call}: some were left over, and their gradients not zeroed"
         return
@@ -162,4 +185,4 @@ def _why(first: Reading, off: list[Reading]) -> Iterator[str]:
         others = ", ".join(row.site for row in off[1:4])
         yield f"the same for {len(off) - 1} more parameters: {others}{' ...' if len(off) > 4 else ''}"
     if first.call:
-        yield f"at {first.call} audited steps before they did"
+        yield f"at {counted(first.call, 'audited step')} before they did"

@@ -28,6 +28,7 @@ from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.session.check import Check
 from hypocenter.session.events import ContextT, Observer, Update
 from hypocenter.session.framework import Framework
+from hypocenter.session.observers.cleared import Cleared
 from hypocenter.session.observers.columns import Block, blocks
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
 from hypocenter.session.observers.repeats import Repeats, UnlikeTheRun
@@ -135,6 +136,7 @@ class Audit(Observer[ContextT]):
         self._n_nothing: dict[int, int] = {}  # by id of an optimizer's first parameter: audited steps that used nothing
         self._n_given_up, self._has_warned = 0, False
         self._repeats = Repeats()
+        self._cleared = Cleared(context.framework)
 
     # for a framework to say
 
@@ -211,6 +213,10 @@ class Audit(Observer[ContextT]):
 
     def before_update(self, update: Update) -> None:
         """The step is complete, and the parameters are still those that it started from."""
+        if n_updates := self._cleared.every(update):
+            order, ago = self.context.clock.next_order(), update.step - self._cleared.since
+            row = number_row(law.SITE, law.UNBALANCED, update.step, order, n_updates, call=ago)
+            self.rows.append(replace(row, module=law.IN_ACCUMULATION))
         is_known = self._thrown_away.is_known(update)
         self._n_more = self._thrown_away.n_more(update)
         can_be = bool(update.microbatches) and update.check.is_finite and (is_known or not self._n_more)
@@ -274,6 +280,8 @@ class Audit(Observer[ContextT]):
             is_known = self.context.framework.optimizer(update.optimizer) is not None
             if n_before >= STAYS or (kind == law.STEP_BEFORE and is_known):
                 self.rows.append(replace(row, op=number))
+                if kind == law.STEP_BEFORE:
+                    self._cleared.begin(update)
         if usual is not None:
             self._look_for_divisions(usual, update)
             self._explain(usual, update, float(entries.tolerance.max()))
