@@ -53,6 +53,7 @@ class Relations(Observer):
         self._waiting: dict[Found, int] = {}  # what parameters without a gradient may disprove; updates left for it
         self._dead: dict[str, int] = {}  # parameters without gradient: since which look
         self._first_step: int | None = None  # whose updates are looked at for them as well
+        self._held: dict[str, int] = {}  # the last step at which a relation held
         self._said: tuple[str, ...] = ()
         self._is_off = False
 
@@ -151,7 +152,7 @@ class Relations(Observer):
     def _note(self, looked: Looked, update: Update) -> None:
         order, step = self.context.clock.next_order, update.step
         for each in looked.broken:
-            self.rows.append(_row(each, step, order()))
+            self.rows.append(_row(each, step, order(), self._held.get(each.relation, step)))
         for each in looked.losses:
             if (each.code, each.module, each.wrong.title) not in self._wrong:
                 self._wrong.add((each.code, each.module, each.wrong.title))
@@ -159,6 +160,7 @@ class Relations(Observer):
                     self._waiting[each] = WAIT
                 else:
                     self.rows.append(_row_of_loss(each, step, order(), step))
+        self._held |= dict.fromkeys(looked.held, step)
         held = [f"{name}{rows.HOLDS}" for name in looked.held]
         words = (*held, *(f"{name}{rows.NOT_ASKED}{why}" for name, why in looked.not_asked.items()), *looked.notes)
         n_asked = len(looked.held) + len(looked.broken)
@@ -168,8 +170,8 @@ class Relations(Observer):
             self.rows.append(replace(row, names=words))
 
 
-def _row(broken: Broken, step: int, order: int) -> Reading:
-    row = number_row(broken.module, rows.RELATION, step, order, broken.size, module=broken.kind)
+def _row(broken: Broken, step: int, order: int, held: int) -> Reading:
+    row = number_row(broken.module, rows.RELATION, step, order, broken.size, module=broken.kind, call=step - held)
     names = (broken.what, broken.whom, broken.exception, broken.relation)
     return replace(row, op=broken.code, source=broken.source, names=names, dtype=f"{broken.limit:.3g}")
 
