@@ -122,6 +122,12 @@ def test_one_of_an_optimizer_that_was_replaced_says_since_when_and_what_to_do(tm
     assert len(open_run(tmp_path).step_records()) == N_STEPS + 5  # though the schedule keeps the old one alive
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(("program", "step"), [(twice, 0), (anew, 5), (state_lost, 5)])
+def test_it_began_at_the_first_of_the_steps_that_tell_it(program: Program, step: int, tmp_path: Path) -> None:
+    assert [f.step for f in told_whole(program, tmp_path)] == [step]
+
+
 def in_turns(model: nn.Module) -> None:
     """Two optimizers of the same parameters, one of them on a schedule, in long turns."""
     own, other = adam(model), adam(model)

@@ -67,10 +67,15 @@ _STEP_LESS = Remedy(
 _LAST_WINDOW = Remedy(
     action="end-the-window", text="make an update of what is left over at the end of a pass, or call zero_grad() there"
 )
+_DIVIDE_ONCE = Remedy(
+    action="divide-once",
+    text="leave out one of them: the program's own, where DeepSpeed, accelerate or a Trainer divides the loss",
+)
 _REMEDIES = {
+    TWICE: _DIVIDE_ONCE,
     STEP_BEFORE: _ZERO_GRAD, NOT_DIVIDED: _DIVIDE, IN_ACCUMULATION: _STEP_LESS, TOO_MANY: _LAST_WINDOW,
 }  # fmt: skip
-_SINCE = (ANOTHER, NOT_DIVIDED, IN_ACCUMULATION)  # told some steps after they began
+_SINCE = (ANOTHER, NOT_DIVIDED, IN_ACCUMULATION, TWICE)  # told some steps after they began
 
 
 @rule("HC232", "desync", severity="warning", reads=("optimizer",), asked="rows")
@@ -84,7 +89,7 @@ def check(window: Window) -> Iterator[Finding]:
         return
     first = next((row for row in off if row.module == IN_ACCUMULATION), off[0])
     is_of_all = first.site == SITE
-    step = window.step - (first.call if first.module in _SINCE else 0)
+    step = max(0, window.step - (first.call if first.module in _SINCE else 0))
     yield Finding(
         code="HC232",
         kind="desync",
@@ -92,7 +97,7 @@ def check(window: Window) -> Iterator[Finding]:
         title=_title(first),
         step=step,
         rank=window.rank,
-        microbatch=int(first.op) if first.op else 0,
+        microbatch=int(first.op) if first.op and first.module == MICROBATCH else 0,
         phase="grad",
         site="" if is_of_all else first.site,
         port="grad",
@@ -175,8 +180,9 @@ def _why(first: Reading, off: list[Reading]) -> Iterator[str]:
         yield f"{first.names[0]}, the Trainer, adds them up: it takes each to be divided by all labels of the step"
         return
     if first.module == TWICE:
+        n = first.op or first.call  # it was there in older recordings
         yield (
-            f"there are {first.call} micro-batches, and loss and gradients are divided by {first.call} more than once: "
+            f"there are {n} micro-batches, and loss and gradients are divided by {n} more than once: "
             f"what is used is {first.summary.sum:.3g} times their mean"
         )
         return

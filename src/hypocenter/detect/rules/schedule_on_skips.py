@@ -123,8 +123,8 @@ def _each_microbatch(window: Window, row: Reading) -> Finding:
     """Return a note that the schedule steps at each micro-batch: its length may have been chosen so."""
     n = round(row.summary.sum)
     return Finding(
-        code="HC214", kind="config", severity="note", step=window.step, rank=window.rank, phase="optimizer", site="",
-        title=f"{row.module} steps {n} times for each update", cause="config-mismatch", confidence="likely",
+        code="HC214", kind="config", severity="note", step=window.step - row.call, rank=window.rank, phase="optimizer",
+        site="", title=f"{row.module} steps {n} times for each update", cause="config-mismatch", confidence="likely",
         why=(f"at {ENOUGH} updates in a row it stepped once for each of their {n} micro-batches",),
         then=(f"it is over {n} times earlier, if its length is in updates",), limit=1.0, actual=float(n),
     )  # fmt: skip

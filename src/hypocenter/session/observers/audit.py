@@ -130,6 +130,7 @@ class Audit(Observer[ContextT]):
         self._n_throwing = 0  # audited steps in a row that use only the last of as many micro-batches as ever
         self._has_balanced = False  # in some step all were used
         self._n_divided = 0  # audited steps in a row with too many divisions; below 0: it was told
+        self._divided_since = 0  # step of the first of them
         self._n_more = 0  # micro-batches of this step, than usual
         self._unclipped: float | None = None  # norm in this step
         self._is_asked_for = context.config.audit != Config().audit
@@ -341,11 +342,14 @@ class Audit(Observer[ContextT]):
         are_divided = not self._is_clipped and math.isclose(usual * scale * n, 1.0, rel_tol=TOLERANCE)
         n_times = self.n_divisions(update) + are_divided
         self._n_divided = self._n_divided + 1 if n_times > 1 else 0
+        if self._n_divided == 1:
+            self._divided_since = update.step
         if self._n_divided == STAYS:
             self._n_divided = -1
             order = self.context.clock.next_order()
-            row = number_row(law.SITE, law.UNBALANCED, update.step, order, n ** (1.0 - n_times), call=n)
-            self.rows.append(replace(row, module=law.TWICE))
+            ago = update.step - self._divided_since
+            row = number_row(law.SITE, law.UNBALANCED, update.step, order, n ** (1.0 - n_times), call=ago)
+            self.rows.append(replace(row, module=law.TWICE, op=str(n)))
 
     def _explain(self, usual: float, update: Update, tolerance: float) -> None:
         """Where the factor of all comes from."""
