@@ -57,6 +57,15 @@ def test_a_mean_of_means_over_ranks_is_told_once():
     assert found.title == "labels of rank 0 weigh 3 times those of rank 1"
 
 
+def test_it_began_where_ranks_with_other_numbers_of_labels_weighed_the_same():
+    faint, even, by_labels = rows(0, [180, 220]), rows(1, [200, 200]), rows(1, [180, 220], weights=[0.45, 0.55])
+    clear = {step: rows(step, [100, 300]) for step in (4, 8)}
+
+    assert [f.step for f in told({0: faint, **clear})] == [0]
+    assert [f.step for f in told({0: faint, 1: even, **clear})] == [0]
+    assert [f.step for f in told({0: faint, 1: by_labels, **clear})] == [4]
+
+
 @pytest.mark.parametrize(
     "traits",
     [

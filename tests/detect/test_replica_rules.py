@@ -367,6 +367,7 @@ def test_averaging_between_updates_is_a_note() -> None:
     (finding,) = run(steps, DP2)
 
     assert (finding.code, finding.severity) == ("HC301", "note")
+    assert (finding.cause, finding.confidence) == ("unknown", "possible"), "it may be meant"
 
 
 def test_what_is_written_to_replicas_that_share_their_gradients_is_no_averaging() -> None:
@@ -422,6 +423,25 @@ def test_clipping_of_shards_and_of_stages() -> None:
 
     assert (finding.code, finding.step) == ("HC303", 0)
     assert run(steps, {"pp": [(0, 1)]}) == []
+
+
+@pytest.mark.parametrize(
+    ("spreads", "step", "why"),
+    [
+        ({0: 1.005, 10: 1.1}, 0, "they differ by more than rounding from step 0 on"),
+        ({0: 1.0, 10: 1.1}, 10, "it began between steps 0 and 10: at step 0 they are alike"),
+        ({0: 1.005, 10: 1.0001, 20: 1.1}, 20, "it began between steps 10 and 20: at step 10 they are alike"),
+    ],
+)
+def test_clipping_of_shards_began_where_it_was_more_than_rounding(
+    spreads: dict[int, float], step: int, why: str
+) -> None:
+    steps = {s: {r: [scalar(s, CLIP, 0.5 * spread**r)] for r in range(2)} for s, spread in spreads.items()}
+
+    (finding,) = run(steps, DP2)
+
+    assert (finding.code, finding.step, finding.ranks) == ("HC303", step, (0, 1))
+    assert why in finding.why
 
 
 def test_clipping_within_rounding_is_silent() -> None:

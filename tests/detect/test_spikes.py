@@ -135,3 +135,31 @@ def test_it_knows_no_unit(values, unit):
     exact = 2.0 ** round(math.log2(unit))
 
     assert jumps(values) == jumps([exact * value for value in values])
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "found"),
+    [
+        (30, 4.0, []),  # one micro-batch, divided by one: its mean is four times as large, the sum the same
+        (30, 1.0, []),  # the same of a program that divides none
+        (30, 40.0, [30]),
+        (29, 4.0, [29]),  # of four micro-batches
+    ],
+)
+def test_a_short_window_jumps_only_if_its_sum_does(at, value, found):
+    values = around(1.0, 0.02, 60)
+    values[at] *= value
+    counts = [1 if step in (30, 45) else 4 for step in range(60)]
+    series = Series()
+
+    jumps = [step for step, each in enumerate(zip(values, counts, strict=True)) if series.add(*each) is not None]
+
+    assert jumps == found
+
+
+def test_shorter_windows_from_some_step_on_make_no_jump():
+    for first, later in ((4, 1), (1, 4)):
+        series = Series()
+        values = around(1.0, 0.02, 120)
+
+        assert not any(series.add(value, first if step < 60 else later) for step, value in enumerate(values))

@@ -58,7 +58,7 @@ def test_what_has_no_gradient_is_named(operation):
     with pytest.raises(RelationBroken) as why:
         check_relations(model, X, loss=functional.cross_entropy, labels=LABELS)
     (found,) = [each for each in why.value.looked.losses if each.code == "HC258"]
-    assert found.wrong.title == f"no gradient reaches first.weight: {operation} has none"
+    assert found.wrong.title == f"no gradient reaches first.weight and 1 more: {operation} has none"
     assert found.source.file.endswith("test_flat.py")
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
@@ -66,3 +66,18 @@ def test_what_has_no_gradient_is_named(operation):
 @pytest.mark.parametrize("between", SILENT.values(), ids=SILENT)
 def test_what_is_meant_or_does_not_matter_is_not(between):
     check_relations(Two(between), X, loss=functional.cross_entropy, labels=LABELS)
+
+
+class Rounded(nn.Linear):
+    def forward(self, x):
+        return functional.linear(x, (8 * self.weight).round() / 8, self.bias)
+
+
+def test_layers_of_one_class_are_told_of_together():
+    model = nn.Sequential(Rounded(8, 8), nn.ReLU(), Rounded(8, 3))
+    with pytest.raises(RelationBroken) as why:
+        check_relations(model, X, loss=functional.cross_entropy, labels=LABELS)
+
+    (found,) = [each for each in why.value.looked.losses if each.code == "HC258"]
+    assert found.parameters == ("0.weight", "2.weight")
+    assert found.wrong.title == "no gradient reaches 0.weight and 1 more: round has none"

@@ -47,3 +47,19 @@ def test_a_new_optimizer_comes_in_the_place_of_one_that_is_gone():
     steps += [clock.begin_update(optimizer) for optimizer in (3, 3, 2)]
 
     assert steps == [0, 0, 1, 1, 2, 3, 3]
+
+
+def test_one_that_is_new_may_replace_those_that_have_come_round_before():
+    clock = Clock()
+
+    def update(optimizer):
+        clock.end_microbatch()
+        may = clock.may_replace(optimizer)
+        step = clock.begin_update(optimizer)
+        clock.end_update()
+        return step, may
+
+    assert [update(1), update(2)] == [(0, False), (0, False)]  # nobody knows yet who comes round
+    assert [update(1), update(3)] == [(1, False), (1, True)]
+    assert (clock.has_come_round(1), clock.has_come_round(3)) == (True, False)
+    assert not clock.may_replace(4)  # of the same backward

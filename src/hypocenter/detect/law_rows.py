@@ -35,8 +35,8 @@ balance writes none but the first.
                                           of a gradient; the number: how many parameters are like it
     site `laws`, port `unbalanced`        the same factor for all gradients, where neither the loss scale nor a clip
                                           to a norm makes it; `call` as above. `module` `not divided`: the loss of
-                                          each of `call` micro-batches is a mean, and the Trainer (in `names`) adds
-                                          them up
+                                          each micro-batch is a mean, and the Trainer (in `names`) adds so many up;
+                                          `call`: how many steps ago that was first seen
     site `laws`, port `not_repeated`      a micro-batch that is done again comes to another loss than in the run: the
                                           number is how many times as far as may be, `call`: replays before
     site <module>, port `unwritten`       the operator `op` at `source` reads memory that `module` gave (`names`: the
@@ -118,9 +118,11 @@ How a gradient is off:
     the step before   the gradient of the step before is still in it
     a micro-batch     one micro-batch counts for more or less than the others
     other             something else
+    in accumulation   (site `laws`) it is set to zero at every so many updates only; `call`: how many steps ago it held
+                      that of the step before
     too many          (site `laws`) so many micro-batches by the number, `call`, that each loss is divided by
-    twice             (site `laws`) it is divided by the number of micro-batches, `call`, more than once; the number:
-                      how small it is by that
+    twice             (site `laws`) it is divided by the number of micro-batches, `op`, more than once; the number:
+                      how small it is by that; `call`: how many steps ago that was first seen
     site `laws`, port `same_draws`        at so many steps that were looked at (the number) torch's generators began
                                           where they had before, and numbers were drawn from there
     site <parameter>, port `alike`        all rows of this weight are equal, and so are those of its gradient; the
@@ -187,7 +189,7 @@ NOT_REPEATED = "not_repeated"
 NOT_BY_RULE, OVERLAPS = "not_by_rule", "overlaps"
 SKETCH = 16  # numbers
 BETWEEN, GRADIENT, UPDATE = "between", "gradient", "update"  # laws
-TOO_MANY, NOT_DIVIDED = "too many", "not divided"
+TOO_MANY, NOT_DIVIDED, IN_ACCUMULATION = "too many", "not divided", "in accumulation"
 MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER, TWICE = (
     "missing",
     "factor",

@@ -6,10 +6,11 @@ Rows of phase `optimizer`, written at steps at which relations are looked at.
                                        rule; `module`: class of the module; the number: how far what had to stay moved,
                                        relative to its usual size; `source`: the line before which it happened; `names`:
                                        what was changed, who noticed, what it is by definition ("": no exception), and
-                                       the name of the relation; `dtype`: the limit, as text
+                                       the name of the relation; `dtype`: the limit, as text; `call`: how many steps ago
+                                       it held, 0 if it was not looked at before
     site <module>, port `loss`         how the loss is computed, or a backward of the program's own, is wrong. `op` and
                                        `source` as above; `names`: what, why, and what to do; the number: relative error
-                                       of a backward
+                                       of a backward; `call`: how many steps ago it was so first
     site `relations`, port `looked`    n relations were asked, sum of them held; `names`: which, those that were not
                                        asked with reasons, and notes
 """
@@ -23,6 +24,7 @@ from hypocenter.nouns import Confidence, Finding, Remedy
 
 SITE, RELATION, LOSS, LOOKED = "relations", "relation", "loss", "looked"
 HOLDS, NOT_ASKED = ": holds", ": not asked: "
+_FIRST_LOOK = "at no step before was it looked at: it may be so from the start"
 
 
 def broken(window: Window, code: str, *, title: str, cause: str, remedy: Remedy) -> Iterator[Finding]:
@@ -35,11 +37,13 @@ def broken(window: Window, code: str, *, title: str, cause: str, remedy: Remedy)
         where = f"{row.site or 'the model itself'} ({row.module})" if row.module else "code outside of modules"
         line = f", before {row.source.file}:{row.source.line}" if row.source is not None else ""
         why = (f"{what}: {whom} moved by {size:.2g} of their size", f"it shows first in {where}{line}")
+        when = f"it held at step {row.step - row.call}" if row.call else _FIRST_LOOK
         then = (f"an exception by definition: {exception}",) if exception else ()
         yield Finding(
             code=code, kind="data", severity="note" if exception else "warning", title=title, step=row.step,
             microbatch=row.microbatch, rank=window.rank, phase="forward", site=row.site, source=row.source,
-            cause="unknown" if exception else cause, limit=limit, actual=size, why=(*why, *then),
+            cause="unknown" if exception else cause, limit=limit, actual=size,
+            why=(*why, *((when,) if row.step else ()), *then),
             confidence="possible" if exception else "proven", remedy=None if exception else remedy,
         )  # fmt: skip
 
@@ -51,7 +55,8 @@ def wrong(window: Window, code: str, *, cause: str, confidence: Confidence = "pr
             continue
         title, why, remedy = row.names
         yield Finding(
-            code=code, kind="data", severity="warning", title=title, step=row.step, microbatch=row.microbatch,
-            rank=window.rank, phase="forward", site=row.site, source=row.source, cause=cause, why=(why,),
+            code=code, kind="data", severity="warning", title=title, step=row.step - row.call,
+            microbatch=row.microbatch, rank=window.rank, phase="forward", site=row.site, source=row.source,
+            cause=cause, why=(why,),
             confidence=confidence, remedy=Remedy(action="mend-the-loss", text=remedy),
         )  # fmt: skip

@@ -37,6 +37,7 @@ DETAILS = 64  # values of one occasion that are looked at one by one
 _NORM = re.compile(r"(Layer|RMS)_?Norm$", re.IGNORECASE)
 SAME_LOSS = 1e-6  # relative
 SPREAD = 0.01  # relative, of clip coefficients over ranks: far above the rounding of a norm
+ROUNDED = 2.0**-8  # relative: what rounding of bfloat16, the coarsest format of gradients, may do to one
 _PLACE_IN_STEP: dict[tuple[What, bool], int] = {("param", False): 0, ("grad", False): 1, ("state", True): 2}
 Kind = Literal["rounding", "factor", "element", "other"]
 ROUNDING = {"float32": 1e-5, "float64": 1e-10, "float16": 4e-3, "bfloat16": 3e-2}
@@ -76,6 +77,8 @@ class Spread:
     step: int
     ranks: tuple[int, ...]
     values: dict[int, float]
+    began: int  # first of the steps, looked at in a row, at which it differed by more than rounding
+    since: int | None  # the step looked at before that; None: there was none
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +116,9 @@ class ReplicaTrack:
     norms: tuple[str, ...] = ()  # there: of all norms, as wide as copies are, where they parted at their first move
     is_apart: bool = False  # there: what shares its gradient began with other values
     clips: dict[str, list[Spread]] = field(default_factory=dict[str, list[Spread]])
+    clipped: dict[tuple[int, ...], tuple[int | None, int | None]] = field(
+        default_factory=dict[tuple[int, ...], tuple[int | None, int | None]]
+    )  # by group: `began` of a Spread, None while they are alike, and the last step at which they were
     n_rewritten: dict[int, int] = field(default_factory=dict[int, int])  # by rank, where it is not 0
     ruined_from: int | None = None  # first step whose gradients were not finite and that was not skipped
     n_unwrapped: int | None = None  # parameters outside every DDP wrapper; None: no wrapper
@@ -410,8 +416,18 @@ def _note_clips(known: ReplicaTrack, panel: Panel, axis: str, groups: Sequence[t
     values: dict[int, float] = dict(zip(table["rank"].to_pylist(), table["sum"].to_pylist(), strict=True))
     for ranks in groups:
         here = {rank: values[rank] for rank in ranks if rank in values}
-        if len(here) > 1 and max(here.values()) > (1 + SPREAD) * min(here.values()):
-            known.clips.setdefault(axis, []).append(Spread(step=panel.step, ranks=ranks, values=here))
+        if len(here) < 2:
+            continue
+        least, most = min(here.values()), max(here.values())
+        began, since = known.clipped.get(ranks, (None, None))
+        began, since = (
+            (panel.step if began is None else began, since) if most > (1 + ROUNDED) * least else (None, panel.step)
+        )
+        known.clipped[ranks] = began, since
+        if began is not None and most > (1 + SPREAD) * least:
+            known.clips.setdefault(axis, []).append(
+                Spread(step=panel.step, ranks=ranks, values=here, began=began, since=since)
+            )
 
 
 def _note_facts(known: ReplicaTrack, panel: Panel) -> None:

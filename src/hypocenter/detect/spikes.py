@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -65,7 +66,8 @@ class Series:
     """Follow a number over steps, to find jumps."""
 
     __slots__ = (
-        "_began", "_high", "_largest", "_n", "_past", "_peak", "_peak_before", "_quiet", "_second", "_tops", "_until",
+        "_began", "_counts", "_high", "_largest", "_n", "_past", "_peak", "_peak_before", "_quiet", "_second", "_tops",
+        "_until",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -75,18 +77,22 @@ class Series:
         self._tops = deque[float](maxlen=WINDOW)  # of excursions, octaves above their threshold
         self._n = 0.0  # excursions, a faded count
         self._began = self._peak = self._peak_before = 0.0  # magnitudes; tops of this excursion, and of those before
+        self._counts: deque[int] | None = None  # of terms, where they are told
         self._quiet, self._until = -math.inf, 0  # below it nothing is looked at, in so many more values
 
-    def add(self, value: float | None) -> Jump | None:
+    def add(self, value: float | None, n_terms: int = 0) -> Jump | None:
         """Take in the next value; return a jump if it is the first of several in a row, or twice as far above.
 
         Args:
             value: of any sign; None, 0 and what is not finite are passed over.
+            n_terms: whose mean it is. Where they are fewer than usual, it jumps only if their sum does too: the program
+                may have divided each by their usual number.
         """
         magnitude = abs(value or 0.0)
         if not 0.0 < magnitude < math.inf:
             return None
-        height, past = math.log2(magnitude), self._past
+        past, in_past = self._past, math.log2(magnitude)
+        height = in_past + self._octaves_of_sum(n_terms)
         self._until -= 1
         jump = None
         if self._until < 0 or height > self._quiet:
@@ -100,8 +106,16 @@ class Series:
             self._until = RECENT
         elif self._high is not None:
             self._high = None
-        past.append(height)
+        past.append(in_past)
         return jump
+
+    def _octaves_of_sum(self, n_terms: int) -> float:
+        """Return by how much a sum of so few terms, over their usual number, is less than their mean; 0 or below it."""
+        if n_terms < 1:
+            return 0.0
+        self._counts = deque[int](maxlen=WINDOW) if self._counts is None else self._counts
+        self._counts.append(n_terms)
+        return min(0.0, math.log2(n_terms / _median(self._counts)))
 
     def _looked_at(self, value: float, height: float, usual: float) -> Jump | None:
         above, jump = height - usual, None
@@ -137,7 +151,7 @@ class Series:
         return OCTAVES / 2 + scale * math.log(max(1.0, self._n * CHANCE / _REMEMBERED))
 
 
-def _median(values: deque[float] | list[float]) -> float:
+def _median(values: Collection[float]) -> float:
     """Return the middle value, of an even number the upper of two: fast, and good enough to compare octaves."""
     return sorted(values)[len(values) // 2]
 

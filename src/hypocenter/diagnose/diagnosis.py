@@ -323,12 +323,12 @@ def _raised(records: Sequence[StepRecord]) -> tuple[str, ...]:
 def _came_back(records: Sequence[StepRecord], at: int) -> tuple[str, ...]:
     """How many steps it took to come back below what counts as a jump."""
     found: list[str] = []
-    for name, values in (
-        ("the loss", [record.loss for record in records]),
-        ("the gradient's norm", [record.grad_norm for record in records]),
+    for name, values, counts in (
+        ("the loss", [record.loss for record in records], [record.n_microbatches for record in records]),
+        ("the gradient's norm", [record.grad_norm for record in records], [0] * len(records)),
     ):
         series = Series()
-        jump = [series.add(value) for value in values[: at + 1]][-1]
+        jump = [series.add(*each) for each in zip(values[: at + 1], counts, strict=False)][-1]
         if jump is None:
             continue
         later = values[at + 1 :]

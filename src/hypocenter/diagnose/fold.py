@@ -29,7 +29,7 @@ def fold(pieces: Sequence[JudgedEvidence], found: Iterable[Finding], records: Re
         found: what the rules found.
         records: step records of all ranks.
     """
-    ruled = sorted(found, key=lambda f: (f.step, _FIRST.index(f.code) if f.code in _FIRST else 9, f.rank))
+    ruled = sorted(found, key=lambda f: (f.step, _FIRST.index(f.code) if f.code in _FIRST else 9, f.rank, _is_less(f)))
     sick = {f.step for f in (*(e.finding for e in pieces), *ruled) if is_sick(f)}
     sick |= {s for p in records.skipping() for streak in streaks(p) for s in _after_first(streak, sick)}
     spans = episodes(records.steps().tolist(), sick)
@@ -51,6 +51,25 @@ def fold(pieces: Sequence[JudgedEvidence], found: Iterable[Finding], records: Re
     _take_in_unexplained(groups)
     folded = [_finished(group, spans, records) for group in groups]
     return tuple(sorted(folded, key=lambda f: _order(f.finding)))
+
+
+def _action(finding: Finding) -> str:
+    return "" if finding.remedy is None else finding.remedy.action
+
+
+def _is_less(finding: Finding) -> bool:
+    """Return whether it may tell less than another finding of its step."""
+    return _action(finding) == "zero-grad" or finding.severity == "note"
+
+
+def _says_more(known: Finding, finding: Finding) -> bool:
+    """Return whether it is what another one was seen to be later: surer, or how gradients are not zeroed."""
+    if known.rank != finding.rank or known.code != finding.code:
+        return False
+    if _action(finding) == "zero-grad":
+        return _action(known) == "step-with-zero-grad"
+    is_same = (known.step, known.site, known.title) == (finding.step, finding.site, finding.title)
+    return is_same and known.severity != "note"
 
 
 def _order(finding: Finding) -> tuple[bool, int, bool, bool, int]:
@@ -260,6 +279,8 @@ def _leader(finding: Finding, groups: Sequence[Group], spans: Sequence[Episode])
         leader = next((g for g in ruined if g.ruined_from is not None and finding.step >= g.ruined_from), None)
         if leader is not None:
             return leader
+    if _is_less(finding) and (leader := next((g for g in groups if _says_more(g.finding, finding)), None)) is not None:
+        return leader
     if finding.code == "HC214" and finding.severity == "note":
         return next((g for g in reversed(groups) if _is_same_schedule(g.finding, finding)), None)
     if finding.code == SPIKE:  # of the norm beside the loss, and of other ranks
@@ -290,9 +311,12 @@ def _leader(finding: Finding, groups: Sequence[Group], spans: Sequence[Episode])
 
 
 def _is_same_schedule(said: Finding, counts: Finding) -> bool:
-    """Return whether these are the whole run's counts of the schedule that a finding is about."""
-    name = said.title.partition(" ")[0]
-    return said.code == counts.code and said.rank == counts.rank and counts.title.endswith(f" of {name}")
+    """Return whether these are the whole run's counts of the schedule that a finding is about, or that it is over."""
+    name, what, _ = said.title.partition(" steps ")
+    name = name.partition(" ")[0]
+    is_early = bool(what) and counts.title == f"{name} goes on past its end"
+    is_of_it = counts.title.endswith(f" of {name}") or is_early
+    return said.code == counts.code and said.rank == counts.rank and is_of_it
 
 
 def _came_true(forecast: Finding, finding: Finding) -> bool:

@@ -95,7 +95,7 @@ def _jumps(rank: int, records: Iterable[StepRecord]) -> Iterable[Spike]:
     """Yield the jumps as the rule finds them (HC401)."""
     losses, norms = Series(), Series()
     for record in records:
-        loss, norm = losses.add(record.loss), norms.add(record.grad_norm)
+        loss, norm = losses.add(record.loss, record.n_microbatches), norms.add(record.grad_norm)
         jump = loss or norm
         if jump is not None:
             of = "the loss" if loss is not None else OF_NORM

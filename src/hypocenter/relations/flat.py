@@ -136,12 +136,14 @@ def cut_by_flat(subject: Subject, losses: Sequence[Tensor]) -> list[tuple[Break,
             arrived.update(ends.numbers(loss))
 
     subject.run(then=look, beside=ends)
-    by_break: defaultdict[Break, list[int]] = defaultdict(list)
+    by_line: defaultdict[object, list[int]] = defaultdict(list)  # layers of one class have one fault
     for number, breaks in sorted(ends.breaks.items()):
         if number not in arrived and number not in ends.on_purpose:
-            by_break[breaks[0]].append(number)
+            first = breaks[0]
+            by_line[first if first.source is None else (first.operation, first.source)].append(number)
     found: list[tuple[Break, Wrong, tuple[str, ...]]] = []
-    for place, numbers in by_break.items():
+    for numbers in by_line.values():
+        place = ends.breaks[numbers[0]][0]
         cut = [parameters[number] for number in numbers]
         if sum(p.numel() for p in cut) <= _MOST_ELEMENTS:
             now = subject.run(beside=_InPlaceOf(cut)).losses
@@ -186,11 +188,12 @@ def _moved(parameter: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def _wrong(place: Break, names: Sequence[str]) -> Wrong:
-    who = f"{names[0]} and {len(names) - 1} more are" if len(names) > 1 else f"{names[0]} is"
+    who = f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
     return Wrong(
-        title=f"no gradient reaches {names[0]}: {place.operation} has none",
-        why=f"{who} to be trained, and the gradient is 0 or missing; the loss depends on it, as a replay with other "
-        f"values shows, but only through {place.operation}, whose result has no gradient",
+        title=f"no gradient reaches {who}: {place.operation} has none",
+        why=f"{who} {'are' if len(names) > 1 else 'is'} to be trained, and the gradient is 0 or missing; the loss "
+        f"depends on it, as a replay with other values shows, but only through {place.operation}, whose result has no "
+        "gradient",
         remedy="give it a way with a gradient (a straight-through estimate, the soft value as a weight, a loss of its "
         "own), or take it out of the optimizer",
     )

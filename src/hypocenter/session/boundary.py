@@ -187,6 +187,7 @@ class Boundary:
         self._parts.roots.reset()
         self.rows = self._parts.resumption.before_update(optimizer, self.rows)
         self._parts.parameter_check.let_go(optimizer)
+        self._forget_replaced(optimizer)
         self._step = self._parts.clock.begin_update(id(optimizer))
         self._is_scaling = self._is_scaling or scaled is not None
         if not self._is_ahead_held:
@@ -268,6 +269,19 @@ class Boundary:
         )
         self.rows += self._parts.observers.before_update(self._update)
         self._parts.where.note("update")
+
+    def _forget_replaced(self, optimizer: Any) -> None:
+        """Wait no more for optimizers that have updated parameters which a new one is about to update.
+
+        They may live on, as schedules hold them. Those of one round that share parameters are not meant.
+        """
+        clock = self._parts.clock
+        if not isinstance(optimizer, torch.optim.Optimizer) or not clock.may_replace(id(optimizer)):
+            return
+        own = set(map(id, parameters_of(optimizer)))
+        for other in self._parts.optimizers.all():
+            if clock.has_come_round(id(other)) and not own.isdisjoint(map(id, parameters_of(other))):
+                clock.forget(id(other))
 
     def _ahead_of(self, optimizer: Any, scaled: ScaledUpdate | None) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return gradients that other optimizers will use after this update; none with a loss scaler."""

@@ -94,11 +94,12 @@ class SpikeProbe:
         """Return the jumps of the loss, of the gradient's norm or of one parameter's gradient, and what each is of."""
         found: list[tuple[str, Jump]] = []
         gradients = check.unclipped or check
-        values = ((LOSS, check.mean_loss(scale)), (GRADIENT, gradients.total_norm), (LOCAL, check.local_norm))
-        for of, value in values:
+        loss, n = check.mean_loss(scale), len(check.losses)
+        values = ((LOSS, loss, n), (GRADIENT, gradients.total_norm, 0), (LOCAL, check.local_norm, 0))
+        for of, value, n_terms in values:
             if value is None:
                 continue
-            if (jump := self._series[check.key, of].add(value)) is not None:
+            if (jump := self._series[check.key, of].add(value, n_terms)) is not None:
                 found.append((of, jump))
         rise = self._rises[check.key].add(gradients.grad_norms) if self._is_on else None
         found.sort(key=lambda each: each[1].within > 0.0)  # first what the run has not survived before

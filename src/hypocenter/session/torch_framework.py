@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hypocenter.session.events import Update
-from hypocenter.session.framework import GROUPS, SAMPLE, Peek, Then, Undo
+from hypocenter.session.framework import GROUPS, SAMPLE, SCHEDULED, Peek, Then, Undo
 from hypocenter.session.learning_rate import number_of
 from hypocenter.session.observers import grid
 from hypocenter.session.observers.peeker import Peeker
@@ -20,7 +20,6 @@ from hypocenter.tap.flat_parameters import is_flat
 from hypocenter.tap.names import class_name, unwrap, walk
 from hypocenter.tap.tape import versions_of
 
-_SCHEDULED = frozenset({"lr", "momentum", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum"})
 _FAMILIES: dict[type, str] = {torch.optim.SGD: "SGD", torch.optim.Adam: "Adam", torch.optim.AdamW: "AdamW"}
 
 
@@ -112,7 +111,7 @@ class TorchFramework:
             {
                 name: value
                 for name, value in group.items()
-                if type(value) in (int, float) and not ("initial_lr" in group and name in _SCHEDULED)
+                if type(value) in (int, float) and not ("initial_lr" in group and name in SCHEDULED)
             }
             for group in optimizer.param_groups[:GROUPS]
         ]

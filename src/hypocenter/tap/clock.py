@@ -8,7 +8,8 @@ class Clock:
 
     A *micro-batch* is what one `backward()` consumes. A *step* is one optimizer step under way: it ends when an
     optimizer steps (or an AMP scaler skips it). With several optimizers a step ends when one of them comes round again.
-    However often an optimizer calls its closure (LBFGS), that is one step.
+    However often an optimizer calls its closure (LBFGS), that is one step. Who lets an optimizer take the place of
+    another one `forget`s that: the first update of the new one begins a step.
     """
 
     def __init__(self) -> None:
@@ -20,7 +21,7 @@ class Clock:
         self._round = 0
         self._order = 0
         self._updating: int | None = None  # the step of the update that runs
-        self._known: set[int] = set()
+        self._known: dict[int, int] = {}  # the round of an optimizer's first update, by its id
         self._stepped: set[int] = set()
         self._is_one_gone = False  # that has stepped in this round
         self.step = 0  # the optimizer step under way
@@ -33,7 +34,7 @@ class Clock:
 
     def _count(self) -> None:
         """Work out the numbers of the step anew, after a change."""
-        self.step = self._round + (bool(self._known) and self._stepped == self._known)
+        self.step = self._round + (bool(self._known) and self._stepped == self._known.keys())
         self.step_now = self.step if self._updating is None else self._updating
 
     def resume_at(self, step: int) -> None:
@@ -63,16 +64,25 @@ class Clock:
             self._round += 1
             self._stepped.clear()
             self._is_one_gone = False
-        self._known.add(optimizer_id)
+        self._known.setdefault(optimizer_id, self._round)
         self._stepped.add(optimizer_id)
         self._updating = self._round
         self._count()
         return self._round
 
+    def may_replace(self, optimizer_id: int) -> bool:
+        """Return whether a backward has run for an update of an optimizer that is new, though others went round."""
+        is_new = optimizer_id not in self._known and self.microbatch > 0
+        return is_new and any(map(self.has_come_round, self._known))
+
+    def has_come_round(self, optimizer_id: int) -> bool:
+        """Return whether an optimizer has made an update in an earlier round."""
+        return self._known.get(optimizer_id, self._round) < self._round
+
     def forget(self, optimizer_id: int) -> None:
         """Forget an optimizer that is gone: no round waits for it, and the next new one takes its place (or its id)."""
         self._is_one_gone = self._is_one_gone or optimizer_id in self._stepped
-        self._known.discard(optimizer_id)
+        self._known.pop(optimizer_id, None)
         self._stepped.discard(optimizer_id)
         self._count()
 

@@ -65,7 +65,7 @@ def in_both_terms(model: nn.Sequential, x: Tensor) -> Tensor:
 def test_a_loss_that_is_divided_twice_is_told(tmp_path: Path, fault: Loss, clips: float) -> None:
     found = train(tmp_path / "run", fault, clips=clips)
 
-    assert [(f.severity, f.step, f.confidence) for f in found] == [("warning", 1, "likely")]
+    assert [(f.severity, f.step, f.confidence) for f in found] == [("warning", 0, "likely")]
     assert found[0].title == "the gradient of every parameter is divided twice by the number of micro-batches"
     assert found[0].actual == 1 / N
 

@@ -594,6 +594,25 @@ def test_what_a_schedule_moves_is_not_told(tmp_path: Path) -> None:
     assert job.train(tmp_path / "run", audit="never") == []
 
 
+def test_what_a_plateau_lowers_is_not_told_and_what_else_changes_then_is(tmp_path: Path) -> None:
+    job = Job()
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(job.optimizer, patience=0)
+    job.after_step = at(AT - 1, lambda: [schedule.step(1.0), schedule.step(2.0)])
+    assert job.train(tmp_path / "run", audit="never") == []
+
+    job = Job()
+    schedule = torch.optim.lr_scheduler.ReduceLROnPlateau(job.optimizer, patience=0)
+
+    def also_decay() -> None:
+        schedule.step(1.0)
+        schedule.step(2.0)
+        job.optimizer.param_groups[0]["weight_decay"] = 0.5
+
+    job.after_step = at(AT - 1, also_decay)
+    (found,) = job.train(tmp_path / "other", audit="never")
+    assert found.site == "group[0].weight_decay"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("audit", "is_told"), [("every=1", True), ("auto", False)])
 def test_where_memory_is_short_no_step_is_audited(

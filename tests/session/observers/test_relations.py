@@ -183,4 +183,5 @@ def test_a_parameter_that_never_gets_a_gradient_is_told_and_one_that_soon_does_i
     found = [each for each in diagnose(open_run(tmp_path / "run")).findings if each.severity == "warning"]
 
     assert [each.code for each in found] == codes
+    assert not any(each.step for each in found)  # it has had none since the first update
     assert all("gate.weight" in each.title for each in found)

@@ -13,6 +13,8 @@ from torch import nn
 from torch.optim import lr_scheduler
 
 import hypocenter
+from hypocenter.nouns import Finding
+from hypocenter.record.reader import open_run
 from tests.session.observers.test_laws import findings
 
 Program = Callable[[nn.Module], None]
@@ -111,6 +113,21 @@ def test_a_schedule_out_of_step_is_told_once(program: Program, said: tuple[str, 
     assert told(program, tmp_path) == [said]
 
 
+def test_one_of_an_optimizer_that_was_replaced_says_since_when_and_what_to_do(tmp_path: Path) -> None:
+    found = told_whole(of_one_that_was_replaced, tmp_path)
+
+    assert [f.step for f in found] == [5]
+    assert found[0].remedy is not None
+    assert "make ExponentialLR anew" in found[0].remedy.text
+    assert len(open_run(tmp_path).step_records()) == N_STEPS + 5  # though the schedule keeps the old one alive
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("program", "step"), [(twice, 0), (anew, 5), (state_lost, 5)])
+def test_it_began_at_the_first_of_the_steps_that_tell_it(program: Program, step: int, tmp_path: Path) -> None:
+    assert [f.step for f in told_whole(program, tmp_path)] == [step]
+
+
 def in_turns(model: nn.Module) -> None:
     """Two optimizers of the same parameters, one of them on a schedule, in long turns."""
     own, other = adam(model), adam(model)
@@ -183,9 +200,13 @@ def test_one_in_step_is_not(program: Program, tmp_path: Path) -> None:
 
 
 def told(program: Program, out: Path) -> list[tuple[str, str]]:
+    return [(each.severity, each.title) for each in told_whole(program, out)]
+
+
+def told_whole(program: Program, out: Path) -> list[Finding]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
     with contextlib.redirect_stderr(None), warnings.catch_warnings(), hypocenter.watch(out=str(out)):
         warnings.simplefilter("ignore")
         program(model)
-    return [(each.severity, each.title) for each in findings(out) if each.code == "HC214"]
+    return [each for each in findings(out) if each.code == "HC214"]

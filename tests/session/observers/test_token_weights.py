@@ -142,10 +142,10 @@ def test_means_of_means_are_measured_and_said_once(tmp_path, program):
         program().run()
 
     (finding,) = found(tmp_path / "run")
-    assert (finding.step, finding.severity, finding.confidence) == (1, "warning", "proven")  # the first tells how many
+    assert (finding.step, finding.severity, finding.confidence) == (0, "warning", "proven")
     assert "weigh 6 times" in finding.title
     rows = open_run(tmp_path / "run").readings(phase="optimizer")
-    assert [r.summary.sum for r in rows if r.port == N_LABELS and r.step == 1] == [8, 48, 48, 16]
+    assert [r.summary.sum for r in rows if r.port == N_LABELS and r.step == 0] == [8, 48, 48, 16]
 
 
 def test_a_faint_difference_is_a_note(tmp_path):
@@ -153,7 +153,7 @@ def test_a_faint_difference_is_a_note(tmp_path):
         Faint().run()
 
     (finding,) = found(tmp_path / "run")
-    assert (finding.step, finding.severity, finding.confidence) == (1, "note", "proven")
+    assert (finding.step, finding.severity, finding.confidence) == (0, "note", "proven")
     assert "weigh 1.33 times" in finding.title
 
 
@@ -163,7 +163,7 @@ def test_the_gap_is_that_of_the_gradient_of_the_whole_batch(tmp_path):
         Program().run(n_steps=2)
     mean, whole = _gradients_of_second_step()
 
-    (row,) = [r for r in open_run(tmp_path / "run").readings(phase="optimizer") if r.port == TOKEN_GAP]
+    (_, row) = [r for r in open_run(tmp_path / "run").readings(phase="optimizer") if r.port == TOKEN_GAP]
     assert row.summary.sum == pytest.approx(float((mean - whole).norm() / whole.norm()), rel=1e-4)
 
 

@@ -8,7 +8,8 @@ How it is decided
     Either the gradients that the optimizer sees on two ranks are parallel (their sketches are multiples of each
     other, with the same factor for all parameters) although their parameters are replicas; or the coefficients
     themselves, measured as the ratio of gradient norms before and after clipping, differ by more than 1 % within a
-    data-, tensor- or context-parallel group. Not told where the gradients differ in direction too (HC301), nor over
+    data-, tensor- or context-parallel group; the step is then the first from which on they differ by more than
+    rounding. Not told where the gradients differ in direction too (HC301), nor over
     pipeline stages, which some programs clip one by one.
 
 What to do
@@ -28,7 +29,7 @@ from collections.abc import Iterator, Mapping
 from hypocenter.axes import HOLD_COPIES
 from hypocenter.detect.group_engine import group_rule
 from hypocenter.detect.panel import Panel
-from hypocenter.detect.rank_words import axis_words, values_words
+from hypocenter.detect.rank_words import axis_words, values_words, when_words
 from hypocenter.detect.replica_rows import CLIP
 from hypocenter.detect.replica_track import Spread, is_last, track
 from hypocenter.detect.replica_verdicts import Verdict, verdicts
@@ -71,8 +72,13 @@ def _of_replicas(verdict: Verdict, spread: Spread | None) -> Finding:
 
 
 def _of_shards(axis: str, spread: Spread) -> Finding:
-    why = [f"the coefficient of clipping is {values_words(spread.values)}"]
-    return _finding(f"{axis_words(axis)} ", spread.step, spread.values, why, (), is_proven=False)
+    at = f" at step {spread.step}" if spread.step != spread.began else ""
+    why = [f"the coefficient of clipping is {values_words(spread.values)}{at}"]
+    if at:
+        why.append(f"they differ by more than rounding from step {spread.began} on")
+    if spread.since is not None:
+        why.append(f"it began {when_words(spread.since, spread.began)}: at step {spread.since} they are alike")
+    return _finding(f"{axis_words(axis)} ", spread.began, spread.values, why, (), is_proven=False)
 
 
 def _finding(
@@ -86,6 +92,7 @@ def _finding(
         title=f"{along}ranks clip the same gradient by different coefficients",
         step=step,
         rank=rank,
+        ranks=tuple(values) if len(values) == 2 else (),  # of two nobody knows which is wrong
         phase="optimizer",
         site=CLIP,
         port="value",
@@ -95,5 +102,9 @@ def _finding(
         actual=actual,
         why=tuple(why),
         then=then,
-        remedy=Remedy(action="clip-by-global-norm", text="clip by one norm of the whole model, the same on all ranks"),
+        remedy=Remedy(
+            action="clip-by-global-norm",
+            text="clip by one norm of the whole model on all ranks: torch.nn.utils.clip_grad_norm_ does so for FSDP2, "
+            "model.clip_grad_norm_ for FSDP1; by hand, add up the squares over the ranks",
+        ),
     )

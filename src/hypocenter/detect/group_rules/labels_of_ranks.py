@@ -40,8 +40,9 @@ STEPS = 2
 
 @group_rule(CODE, "config", severity="warning", reads=("law",), asked="rows")
 def check(panel: Panel) -> Iterator[Finding]:
-    """Report at the second step at which labels of the ranks weigh unequally; it began at the first."""
+    """Report at the second step at which it matters that labels of the ranks weigh unequally."""
     steps: list[int] = panel.history.notes[CODE].setdefault("steps", [])
+    faint: list[int] = panel.history.notes[CODE].setdefault("faint", [])  # steps in a row at which they do at all
     table = panel.where(port=MADE, site=LABELS)
     if table.num_rows < 2 or len(steps) >= STEPS:
         return
@@ -55,8 +56,13 @@ def check(panel: Panel) -> Iterator[Finding]:
         return
     shares = [weight * labels[rank][1] for rank, weight in zip(ranks, weights, strict=True)]
     counts = [labels[rank][0] for rank in ranks]
-    if min(shares) <= 0.0 or min(counts) < 1 or max(shares) > SAME * min(shares):
+    if min(shares) <= 0.0 or min(counts) < 1:
         return
+    if max(shares) > SAME * min(shares):
+        faint.clear()
+        return
+    if max(counts) > SAME * min(counts):
+        faint.append(panel.step)
     right = [n / sum(counts) / (share / sum(shares)) for n, share in zip(counts, shares, strict=True)]
     excess = sum(abs(factor - 1.0) for factor in right) / len(ranks) / 2
     gap = _gap(looked, dict(zip(ranks, zip(weights, right, strict=True), strict=True)))
@@ -64,7 +70,7 @@ def check(panel: Panel) -> Iterator[Finding]:
         return
     steps.append(panel.step)
     if len(steps) == STEPS:
-        yield _finding(steps, dict(zip(ranks, counts, strict=True)), gap)
+        yield _finding(min(faint), steps, dict(zip(ranks, counts, strict=True)), gap)
 
 
 def _gap(looked: Mapping[str, LawSketches], factors: Mapping[int, tuple[float, float]]) -> float:
@@ -82,20 +88,25 @@ def _gap(looked: Mapping[str, LawSketches], factors: Mapping[int, tuple[float, f
     return (off / whole) ** 0.5 if whole else 0.0
 
 
-def _finding(steps: Sequence[int], counts: Mapping[int, int], gap: float) -> Finding:
+def _finding(began: int, steps: Sequence[int], counts: Mapping[int, int], gap: float) -> Finding:
     fewest, most = (pick(counts, key=lambda rank: counts[rank]) for pick in (min, max))
+    earlier = (
+        f"; at step {began} ranks with other numbers of labels weighed the same already" if began < steps[0] else ""
+    )
     numbers = ", ".join(str(n) for n in list(counts.values())[:16]) + (", ..." if len(counts) > 16 else "")
     return Finding(
-        code=CODE, kind="config", severity="warning", step=steps[0], rank=fewest, phase="loss", site="loss",
+        code=CODE, kind="config", severity="warning", step=began, rank=fewest, phase="loss", site="loss",
         title=f"labels of rank {fewest} weigh {counts[most] / counts[fewest]:.3g} times those of rank {most}",
         cause="implementation-mismatch", limit=MATTERS, actual=gap, confidence="proven",
         why=(
             f"the loss of each rank is a mean over its own labels, of which there are {numbers} at step {steps[-1]}",
             f"the gradient differs by {gap:.0%} from the one in which every label weighs the same",
-            f"so at steps {' and '.join(map(str, steps))}",
+            f"so at steps {' and '.join(map(str, steps))}{earlier}",
         ),
+        ranks=tuple(counts),
         remedy=Remedy(
             action="divide-by-all-labels",
-            text="sum the loss over labels and divide by the number of labels of all ranks",
+            text="sum the loss over labels, divide by the number of labels of all ranks (all-reduce it), multiply by "
+            "the number of ranks where DDP or FSDP averages",
         ),
     )  # fmt: skip

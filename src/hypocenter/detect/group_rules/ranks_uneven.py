@@ -21,6 +21,7 @@ When it is wrong
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from hypocenter.detect import replica_track
@@ -31,6 +32,11 @@ from hypocenter.detect.replica_track import is_last
 from hypocenter.detect.stream_track import ALL, Uneven, track
 from hypocenter.nouns import Finding, Remedy
 
+_ADVICE = {
+    "lr": "step the schedule equally often on all ranks, and by what is the same on all: all-reduce the loss that "
+    "ReduceLROnPlateau is given",
+    "loss_scale": "use a scaler that agrees over these ranks: for FSDP1 ShardedGradScaler, else all-reduce found_inf",
+}
 _WORDS = {"lr": "learning rate", "loss_scale": "loss scale"}
 
 
@@ -60,14 +66,21 @@ def _finding(uneven: Uneven) -> Finding:
         word = _WORDS[uneven.what]
         title = f"the {word} is not the same on all {axis}ranks"
         why = f"the {word} is {values_words(uneven.values, digits=6)}"
-        advice = f"make the {word} follow from what all ranks know alike"
+        advice = _ADVICE[uneven.what]
+        usual, n_usual = Counter(uneven.values.values()).most_common(1)[0]
+        odd = (
+            [rank for rank, value in uneven.values.items() if value != usual]
+            if 2 * n_usual > len(uneven.values)
+            else []
+        )
     return Finding(
         code="HC306",
         kind="desync",
         severity="error",
         title=title,
         step=uneven.step,
-        rank=odd[0] if uneven.what == "skipped" else min(uneven.values),
+        rank=odd[0] if odd else min(uneven.values),
+        ranks=() if odd else tuple(uneven.values),
         phase="optimizer" if uneven.what == "lr" else "scaler",
         site=uneven.what,
         port="value",

@@ -78,11 +78,13 @@ def _unreduced(verdict: Verdict) -> Finding:
     if verdict.is_averaged:
         title = f"each {verdict.along}rank updates with its own gradients; the parameters are averaged between updates"
     remedy = Remedy(action="reduce-gradients", targets=(first.site,), text=_advice(verdict))
+    is_open = verdict.is_averaged or verdict.is_assumed  # whether anything is wrong
     return Finding(
         code="HC301", kind="desync", severity=_severity(verdict), title=title,
         step=occasion.step, rank=first.odd[0] if first.odd else first.ranks[0], phase="grad",
-        site=first.site, port="replica.grad", param=first.site, cause="missing-gradient-sync",
-        confidence="possible" if verdict.is_assumed else "proven" if occasion.is_local else "likely",
+        site=first.site, port="replica.grad", param=first.site,
+        cause="unknown" if verdict.is_averaged else "missing-gradient-sync",
+        confidence="possible" if is_open else "proven" if occasion.is_local else "likely",
         why=tuple(_why_unreduced(verdict)), then=verdict.aftermath, remedy=None if verdict.is_averaged else remedy,
         ranks=() if first.odd else first.ranks,
     )  # fmt: skip
@@ -129,7 +131,7 @@ def _why_unreduced(verdict: Verdict) -> Iterator[str]:
     if verdict.is_by_content:
         yield "no mark says that they are replicas: they began as the same random numbers, and other matrices did not"
     if verdict.is_averaged:
-        yield "somebody writes to the parameters between updates"
+        yield "somebody writes to the parameters between updates: local SGD, if that is meant"
 
 
 def _mixed(panel: Panel, mixed: Mapping[str, Sequence[int]]) -> Finding:

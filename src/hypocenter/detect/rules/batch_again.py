@@ -34,7 +34,7 @@ from hypocenter.detect.batch_rows import Copies, Rows, digests, key_of
 from hypocenter.detect.batches import Again, Jumped, batches_of, ranks_resumed
 from hypocenter.detect.engine import rule
 from hypocenter.detect.window import Window
-from hypocenter.nouns import Confidence, Finding, Severity
+from hypocenter.nouns import Confidence, Finding, Remedy, Severity
 
 NEAR = 8  # batches: nobody draws the same so soon again by chance
 _SHOWN = 8  # rows, steps
@@ -156,6 +156,11 @@ def _workers(window: Window, step: int, microbatch: int, n_workers: int) -> Find
         microbatch,
         f"each of {n_workers} workers of the data loader hands out the same batches",
         (f"each batch of the stream came {n_workers} times in a row, from the start",),
+        remedy=Remedy(
+            action="split-over-workers",
+            text="in __iter__ let each worker yield its own part: info = torch.utils.data.get_worker_info(), then "
+            "itertools.islice(items, info.id, None, info.num_workers)",
+        ),
     )
 
 
@@ -183,6 +188,7 @@ def _finding(
     *,
     is_sure: bool = True,
     samples: tuple[int, ...] = (),
+    remedy: Remedy | None = None,
 ) -> Finding:
     severity: Severity = "warning" if is_sure else "note"
     confidence: Confidence = "proven" if is_sure else "possible"
@@ -200,6 +206,7 @@ def _finding(
         why=why,
         confidence=confidence,
         samples=samples,
+        remedy=remedy,
     )
 
 

@@ -21,7 +21,8 @@ How it is decided
     times what they were apart before, and to 32 roundings of float32; after four replays. Where an optimizer updates
     copies of weights or parts of them (ZeRO or masters by hand), the gradient that a copy is given must have to do with
     that of its weight: it counts when their cosine is next to nothing three times in a row and was not before, or is
-    not at a neighbouring place.
+    not at a neighbouring place. Where the gradient of the step before is in it, its versions are followed: if they tell
+    that it is set to zero at every so many updates, the program steps in the middle of its accumulation.
 
 What to do
     Look at what runs between backward and the update at that step: `zero_grad`, hooks, code that writes to `.grad`.
@@ -39,6 +40,7 @@ from hypocenter.detect.engine import rule
 from hypocenter.detect.law_rows import (
     ANOTHER,
     FACTOR,
+    IN_ACCUMULATION,
     MICROBATCH,
     MISSING,
     NOT_DIVIDED,
@@ -50,6 +52,7 @@ from hypocenter.detect.law_rows import (
     UNBALANCED,
 )
 from hypocenter.detect.window import Window
+from hypocenter.in_words import counted
 from hypocenter.nouns import Finding, Reading, Remedy
 
 _DIVIDE = Remedy(
@@ -57,6 +60,22 @@ _DIVIDE = Remedy(
     text="divide the sum over labels by num_items_in_batch, or set loss_is_scaled_for_ga = False on the Trainer",
 )
 _ZERO_GRAD = Remedy(action="zero-grad", text="call optimizer.zero_grad() before the first backward of every step")
+_STEP_LESS = Remedy(
+    action="step-with-zero-grad",
+    text="call step() only where zero_grad() is called, after the last micro-batch (accelerate: prepare() it)",
+)
+_LAST_WINDOW = Remedy(
+    action="end-the-window", text="make an update of what is left over at the end of a pass, or call zero_grad() there"
+)
+_DIVIDE_ONCE = Remedy(
+    action="divide-once",
+    text="leave out one of them: the program's own, where DeepSpeed, accelerate or a Trainer divides the loss",
+)
+_REMEDIES = {
+    TWICE: _DIVIDE_ONCE,
+    STEP_BEFORE: _ZERO_GRAD, NOT_DIVIDED: _DIVIDE, IN_ACCUMULATION: _STEP_LESS, TOO_MANY: _LAST_WINDOW,
+}  # fmt: skip
+_SINCE = (ANOTHER, NOT_DIVIDED, IN_ACCUMULATION, TWICE)  # told some steps after they began
 
 
 @rule("HC232", "desync", severity="warning", reads=("optimizer",), asked="rows")
@@ -68,18 +87,17 @@ def check(window: Window) -> Iterator[Finding]:
     off = [row for row in window.by_phase["optimizer"] if row.port == UNBALANCED]
     if not off:
         return
-    first = off[0]
+    first = next((row for row in off if row.module == IN_ACCUMULATION), off[0])
     is_of_all = first.site == SITE
-    step = window.step - (first.call if first.module == ANOTHER else 0)
-    is_old = first.module == STEP_BEFORE
+    step = max(0, window.step - (first.call if first.module in _SINCE else 0))
     yield Finding(
         code="HC232",
         kind="desync",
         severity="warning",
-        title=f"the gradient of {'every parameter' if is_of_all else first.site} {_how(first)}",
+        title=_title(first),
         step=step,
         rank=window.rank,
-        microbatch=int(first.op) if first.op else 0,
+        microbatch=int(first.op) if first.op and first.module == MICROBATCH else 0,
         phase="grad",
         site="" if is_of_all else first.site,
         port="grad",
@@ -89,8 +107,8 @@ def check(window: Window) -> Iterator[Finding]:
         actual=first.summary.sum,
         why=tuple(_why(first, off)),
         then=("the update follows another gradient than that of its batch",),
-        confidence="likely" if first.module in (TWICE, TOO_MANY, NOT_DIVIDED) else "proven",
-        remedy=_ZERO_GRAD if is_old else _DIVIDE if first.module == NOT_DIVIDED else None,
+        confidence="likely" if first.module in (TWICE, TOO_MANY, NOT_DIVIDED, IN_ACCUMULATION) else "proven",
+        remedy=_REMEDIES.get(first.module),
     )
 
 
@@ -115,6 +133,12 @@ def _not_repeated(window: Window, row: Reading) -> Finding:
     )
 
 
+def _title(row: Reading) -> str:
+    if row.module == IN_ACCUMULATION:
+        return f"the optimizer steps {row.summary.sum:.0f} times in each accumulation of gradients"
+    return f"the gradient of {'every parameter' if row.site == SITE else row.site} {_how(row)}"
+
+
 def _how(row: Reading) -> str:
     if row.module == ANOTHER:
         return "does not reach the optimizer's copy of it, which is given another"
@@ -123,7 +147,7 @@ def _how(row: Reading) -> str:
     if row.module == TWICE:
         return "is divided twice by the number of micro-batches"
     if row.module == NOT_DIVIDED:
-        return f"is {row.call} times a mean: nobody divides by the number of micro-batches"
+        return f"is {row.summary.sum:.0f} times a mean: nobody divides by the number of micro-batches"
     if row.module == TOO_MANY:
         return f"is of {row.summary.sum * row.call:.0f} micro-batches, the loss of each divided by {row.call}"
     if row.module == FACTOR:
@@ -142,16 +166,23 @@ def _why(first: Reading, off: list[Reading]) -> Iterator[str]:
         yield f"the gradient of the copy has nothing to do with it: their cosine is {first.summary.sum:.2g}"
         yield f"so it is from step {first.step - first.call} to {first.step}"
         return
+    if first.module == IN_ACCUMULATION:
+        n = round(first.summary.sum)
+        yield f"gradients are set to zero before every {n}th update only; the updates between use them as well"
+        yield f"so from step {first.step - first.call} to {first.step}"
+        return
     if first.module == TOO_MANY:
         yield f"at the updates before there were {first.call}: some were left over, and their gradients not zeroed"
         return
     if first.module == NOT_DIVIDED:
-        yield f"the weights of the labels of each of the {first.call} micro-batches add up to 1: its loss is a mean"
-        yield f"{first.names[0]} adds them up, for it takes the loss to be divided by the labels of the whole step"
+        n = round(first.summary.sum)
+        yield f"the weights of the labels of each of the {n} micro-batches add up to 1: its loss is a mean"
+        yield f"{first.names[0]}, the Trainer, adds them up: it takes each to be divided by all labels of the step"
         return
     if first.module == TWICE:
+        n = first.op or first.call  # it was there in older recordings
         yield (
-            f"there are {first.call} micro-batches, and loss and gradients are divided by {first.call} more than once: "
+            f"there are {n} micro-batches, and loss and gradients are divided by {n} more than once: "
             f"what is used is {first.summary.sum:.3g} times their mean"
         )
         return
@@ -160,4 +191,4 @@ def _why(first: Reading, off: list[Reading]) -> Iterator[str]:
         others = ", ".join(row.site for row in off[1:4])
         yield f"the same for {len(off) - 1} more parameters: {others}{' ...' if len(off) > 4 else ''}"
     if first.call:
-        yield f"at {first.call} audited steps before they did"
+        yield f"at {counted(first.call, 'audited step')} before they did"

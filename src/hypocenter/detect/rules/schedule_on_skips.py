@@ -98,17 +98,24 @@ _OUT_OF_STEP: dict[str, tuple[Severity, str, str, str]] = {
 }  # fmt: skip
 
 
+_MEND = {
+    FROM_TWO_LINES: ("step-once", "leave one of the two: one step of the schedule for each update"),
+    OF_ANOTHER: ("make-schedule-anew", "make {name} anew, of the optimizer whose step() is called, where that is made"),
+    PAST_END: ("lengthen-schedule", "make T_max the number of steps that it is made to step"),
+    ANEW: ("restore-state", "load the schedule's state_dict with that of its optimizer"),
+    STATE_ANEW: ("restore-state", "restore the optimizer's state_dict with that of the schedule"),
+}
+
+
 def _out_of_step(window: Window, row: Reading) -> Finding:
     severity, title, why, then = _OUT_OF_STEP[row.site]
-    remedy = Remedy(action="step-once", text="one step of the schedule for each update of its own optimizer")
-    if row.site == STATE_ANEW:
-        remedy = Remedy(action="restore-state", text="restore the optimizer's state_dict with that of the schedule")
+    action, text = _MEND[row.site]
     words = {"name": row.module, "n": ENOUGH, "value": row.summary.sum, "lines": ", ".join(row.names or ())}
     return Finding(
         code="HC214", kind="config", severity=severity, step=window.step - row.call, rank=window.rank,
         phase="optimizer", site="lr", port="value", title=title.format(**words), cause="config-mismatch",
         confidence="proven" if severity == "warning" else "likely", why=(why.format(**words),), then=(then,),
-        remedy=remedy,
+        remedy=Remedy(action=action, text=text.format(**words)),
     )  # fmt: skip
 
 
@@ -116,8 +123,8 @@ def _each_microbatch(window: Window, row: Reading) -> Finding:
     """Return a note that the schedule steps at each micro-batch: its length may have been chosen so."""
     n = round(row.summary.sum)
     return Finding(
-        code="HC214", kind="config", severity="note", step=window.step, rank=window.rank, phase="optimizer", site="",
-        title=f"{row.module} steps {n} times for each update", cause="config-mismatch", confidence="likely",
+        code="HC214", kind="config", severity="note", step=window.step - row.call, rank=window.rank, phase="optimizer",
+        site="", title=f"{row.module} steps {n} times for each update", cause="config-mismatch", confidence="likely",
         why=(f"at {ENOUGH} updates in a row it stepped once for each of their {n} micro-batches",),
         then=(f"it is over {n} times earlier, if its length is in updates",), limit=1.0, actual=float(n),
     )  # fmt: skip

@@ -8,9 +8,10 @@ How it is decided
     Each value is compared with those before it, in octaves: above their median by a factor of 2 at least, by 6 times
     their usual distance from it, by half as much again as any distance that was seen twice, and by more than what the
     tail of the distances so far lets one expect in 10,000 steps. So a series in which large values are usual jumps
-    rarely, a trend or a schedule does not, and a new level counts once. A jump by itself
-    is a note. In PyTorch the step is done again at once, while its inputs are there; where that proves an operation, a
-    tensor or samples, they are named, and it is a warning.
+    rarely, a trend or a schedule does not, and a new level counts once. Of an update of fewer micro-batches than
+    usual their sum must jump as well as their mean: many programs divide each loss. A jump by itself is a note. In
+    PyTorch the step is done again at once, while its inputs are there; where that proves an operation, a tensor or
+    samples, they are named, and it is a warning.
 
 What to do
     Look at the place or the samples that are named. Where none are: look at the data of this step, and at what the
@@ -35,7 +36,8 @@ def check(window: Window) -> Iterator[Finding]:
     record = window.record
     if record is None or not window.loss_finite or not window.grads_finite:
         return
-    loss, norm = window.history.loss.add(record.loss), window.history.norm.add(record.grad_norm)
+    loss = window.history.loss.add(record.loss, record.n_microbatches)
+    norm = window.history.norm.add(record.grad_norm)
     jump = loss or norm
     if jump is None:
         return

@@ -70,7 +70,7 @@ from hypocenter.detect.law_rows import (
     USED_TWICE,
 )
 from hypocenter.detect.window import Window
-from hypocenter.nouns import Finding, Reading, Severity, replace
+from hypocenter.nouns import Finding, Reading, Remedy, Severity, replace
 
 _THEN = {
     NO_GRADIENT: "it does not learn",
@@ -85,6 +85,20 @@ _THEN = {
     NEVER: "it does not learn",
     NEVER_USED: "it does not learn",
 }
+_ADD = Remedy(
+    action="hold-parameter",
+    text="make the optimizer after the last change of the model, or optimizer.add_param_group({'params': [...]})",
+)
+_REGISTER = Remedy(
+    action="register-parameter", text="make that list or dict an nn.ModuleList, nn.ModuleDict or nn.ParameterList"
+)
+_MAKE_ONCE = Remedy(action="make-once", text="make it once, in __init__, before the optimizer")
+_HELD = {HIDDEN: _REGISTER, MADE_ANEW: _MAKE_ONCE}
+_CLEAR = Remedy(
+    action="zero-grad-apart",
+    text="call zero_grad() of an optimizer before the backward of its own loss, or detach() for the other",
+)
+_WITH_GRAPH = Remedy(action="create-graph", text="take these gradients with create_graph=True")
 PILED_MATTERS = 0.01  # share of the gradient
 
 
@@ -126,7 +140,8 @@ def check(window: Window) -> Iterator[Finding]:
         elif first.module:
             beside = f"{first.module} is in an optimizer, {first.site} is in none"
         severity = "warning" if first.module else "note"
-        yield _finding(window, ordered, severity, f"{first.site} is trained by no optimizer", since_step, beside)
+        found = _finding(window, ordered, severity, f"{first.site} is trained by no optimizer", since_step, beside)
+        yield replace(found, remedy=_HELD.get(first.module, _ADD) if first.module else None)
     for row in rows:
         if row.port == NOT_CONSUMED:
             why = f"{round(row.summary.sum)} of the calls of {row.module} in this step were not gone back from"
@@ -142,7 +157,7 @@ def check(window: Window) -> Iterator[Finding]:
             severity = "warning" if share > PILED_MATTERS else "note"
             found = _finding(window, [row], severity, title, window.step, why)
             more = f"the first update was made without; now {share:.0%} is of a backward for the other, a step before"
-            yield replace(found, why=(*found.why, *([more] if share else [])))
+            yield replace(found, why=(*found.why, *([more] if share else [])), remedy=_CLEAR if share else None)
         elif row.port in (USED_TWICE, NOT_USED):
             severity: Severity = "note" if row.module == ALL else "warning"
             yield _finding(window, [row], severity, *_of_use(window.step, row))
@@ -193,7 +208,8 @@ def _constant(window: Window, row: Reading) -> Finding:
         "term that is added to the loss and changes its value only"
     )
     found = _finding(window, [row], "warning", "a term of the loss made of gradients has no gradient", window.step, why)
-    return replace(found, site=row.module, source=row.source, phase="loss" if not where else "forward")
+    phase = "forward" if where else "loss"
+    return replace(found, site=row.module, source=row.source, phase=phase, remedy=_WITH_GRAPH)
 
 
 def _never(window: Window, row: Reading) -> Finding:

@@ -28,6 +28,7 @@ from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.session.check import Check
 from hypocenter.session.events import ContextT, Observer, Update
 from hypocenter.session.framework import Framework
+from hypocenter.session.observers.cleared import Cleared
 from hypocenter.session.observers.columns import Block, blocks
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
 from hypocenter.session.observers.repeats import Repeats, UnlikeTheRun
@@ -129,12 +130,14 @@ class Audit(Observer[ContextT]):
         self._n_throwing = 0  # audited steps in a row that use only the last of as many micro-batches as ever
         self._has_balanced = False  # in some step all were used
         self._n_divided = 0  # audited steps in a row with too many divisions; below 0: it was told
+        self._divided_since = 0  # step of the first of them
         self._n_more = 0  # micro-batches of this step, than usual
         self._unclipped: float | None = None  # norm in this step
         self._is_asked_for = context.config.audit != Config().audit
         self._n_nothing: dict[int, int] = {}  # by id of an optimizer's first parameter: audited steps that used nothing
         self._n_given_up, self._has_warned = 0, False
         self._repeats = Repeats()
+        self._cleared = Cleared(context.framework)
 
     # for a framework to say
 
@@ -211,6 +214,10 @@ class Audit(Observer[ContextT]):
 
     def before_update(self, update: Update) -> None:
         """The step is complete, and the parameters are still those that it started from."""
+        if n_updates := self._cleared.every(update):
+            order, ago = self.context.clock.next_order(), update.step - self._cleared.since
+            row = number_row(law.SITE, law.UNBALANCED, update.step, order, n_updates, call=ago)
+            self.rows.append(replace(row, module=law.IN_ACCUMULATION))
         is_known = self._thrown_away.is_known(update)
         self._n_more = self._thrown_away.n_more(update)
         can_be = bool(update.microbatches) and update.check.is_finite and (is_known or not self._n_more)
@@ -274,6 +281,8 @@ class Audit(Observer[ContextT]):
             is_known = self.context.framework.optimizer(update.optimizer) is not None
             if n_before >= STAYS or (kind == law.STEP_BEFORE and is_known):
                 self.rows.append(replace(row, op=number))
+                if kind == law.STEP_BEFORE:
+                    self._cleared.begin(update)
         if usual is not None:
             self._look_for_divisions(usual, update)
             self._explain(usual, update, float(entries.tolerance.max()))
@@ -333,11 +342,14 @@ class Audit(Observer[ContextT]):
         are_divided = not self._is_clipped and math.isclose(usual * scale * n, 1.0, rel_tol=TOLERANCE)
         n_times = self.n_divisions(update) + are_divided
         self._n_divided = self._n_divided + 1 if n_times > 1 else 0
+        if self._n_divided == 1:
+            self._divided_since = update.step
         if self._n_divided == STAYS:
             self._n_divided = -1
             order = self.context.clock.next_order()
-            row = number_row(law.SITE, law.UNBALANCED, update.step, order, n ** (1.0 - n_times), call=n)
-            self.rows.append(replace(row, module=law.TWICE))
+            ago = update.step - self._divided_since
+            row = number_row(law.SITE, law.UNBALANCED, update.step, order, n ** (1.0 - n_times), call=ago)
+            self.rows.append(replace(row, module=law.TWICE, op=str(n)))
 
     def _explain(self, usual: float, update: Update, tolerance: float) -> None:
         """Where the factor of all comes from."""

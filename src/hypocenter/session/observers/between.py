@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from operator import is_
@@ -28,7 +28,7 @@ from hypocenter import schedule
 from hypocenter.detect.law_rows import BALANCED, BETWEEN, BIT, CHANGED, GONE, OPTION, SITE, STATE
 from hypocenter.nouns import Reading, replace
 from hypocenter.session.events import Observed, Observer, Update
-from hypocenter.session.framework import WHOLE, Framework, Peek, stride_of
+from hypocenter.session.framework import SCHEDULED, WHOLE, Framework, Peek, stride_of
 from hypocenter.session.observers.columns import VALUE, Block, blocks
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
 from hypocenter.session.observers.slack import slack_of
@@ -69,6 +69,7 @@ class _Kept:
     n_updates: int = 0
     options: list[dict[str, float]] = field(default_factory=list)  # of its first groups
     track: _Track = field(default_factory=_Track)  # of the options
+    is_scheduled: bool = False  # a schedule has stepped since
 
 
 class Between(Observer[Observed]):
@@ -82,6 +83,15 @@ class Between(Observer[Observed]):
         self._tracks: dict[_Key, _Track] = {}
         self._may_follow = False  # some track may have an event
         self._long_held: set[int] = set()  # ids of the first parameters of optimizers with state, after LONG updates
+
+    def attach(self) -> Callable[[], None]:
+        """Listen to schedules, some of which leave no mark at their optimizer; returns the undo."""
+        return self.context.framework.schedules(self._scheduled, self.context.warn)
+
+    def _scheduled(self, scheduler: Any, optimizer: Any) -> None:
+        inner = None if optimizer is None else self.context.framework.optimizer(optimizer)
+        if (kept := self._kept.get(id(inner))) is not None and kept.optimizer() is inner:
+            kept.is_scheduled = True
 
     def after_update(self, update: Update) -> None:
         """Keep what it left."""
@@ -98,7 +108,7 @@ class Between(Observer[Observed]):
         kept.n_updates += 1
         if kept.n_updates == LONG and self._has_state(optimizer, update):
             self._long_held.add(id(update.parameters[0]))
-        kept.options = self.context.framework.settings(optimizer)
+        kept.options, kept.is_scheduled = self.context.framework.settings(optimizer), False
         if not kept.window:
             is_small = sum(math.prod(p.shape) for p in update.parameters) <= WHOLE
             kept.window = max(PEEKED, len(update.parameters)) if is_small else PEEKED
@@ -244,12 +254,17 @@ class Between(Observer[Observed]):
     def _look_at_options(self, kept: _Kept, now: list[dict[str, float]], step: int) -> None:
         row: Reading | None = None
         if now != kept.options and len(now) == len(kept.options):
-            number, name = next(
-                (i, name) for i, group in enumerate(now) for name in group if group[name] != kept.options[i].get(name)
+            others = (
+                (i, name)
+                for i, group in enumerate(now)
+                for name in group
+                if group[name] != kept.options[i].get(name) and not (kept.is_scheduled and name in SCHEDULED)
             )
-            order = self.context.clock.next_order()
-            row = number_row(f"group[{number}].{name}", CHANGED, step, order, now[number][name], module=OPTION)
-            row = replace(row, op=f"{kept.options[number].get(name, math.nan):g}")
+            if (other := next(others, None)) is not None:
+                number, name = other
+                order = self.context.clock.next_order()
+                row = number_row(f"group[{number}].{name}", CHANGED, step, order, now[number][name], module=OPTION)
+                row = replace(row, op=f"{kept.options[number].get(name, math.nan):g}")
         self._follow(kept.track, row, step)
 
     def _look(self, key: _Key, parameter: Any, step: int, counts: tuple[int, int]) -> None:

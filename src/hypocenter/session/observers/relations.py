@@ -10,6 +10,7 @@ import time
 from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from hypocenter import schedule
 from hypocenter.axes import WORDS
@@ -50,6 +51,9 @@ class Relations(Observer):
         self._known: set[str] = set()  # relations whose answer will be the same: not held, or notes about the program
         self._wrong: set[tuple[str, str, str]] = set()  # what is known of losses
         self._waiting: dict[Found, int] = {}  # what parameters without a gradient may disprove; updates left for it
+        self._dead: dict[str, int] = {}  # parameters without gradient: since which look
+        self._first_step: int | None = None  # whose updates are looked at for them as well
+        self._held: dict[str, int] = {}  # the last step at which a relation held
         self._said: tuple[str, ...] = ()
         self._is_off = False
 
@@ -57,6 +61,9 @@ class Relations(Observer):
         """Look at relations in replays at a due step, while the parameters are still those that it started from."""
         if self._waiting:
             self._wait(update)
+        if self._first_step in (None, update.step):
+            self._first_step = update.step
+            self._without_gradient(update)
         now = time.perf_counter()
         self._began, before = self._began or now, self._before
         self._before = now
@@ -89,7 +96,20 @@ class Relations(Observer):
                 del self._waiting[found]
             elif not self._waiting[found]:
                 del self._waiting[found]
-                self.rows.append(_row_of_loss(found, update.step, self.context.clock.next_order()))
+                since = max(self._dead.get(name, update.step) for name in found.parameters)
+                self.rows.append(_row_of_loss(found, update.step, self.context.clock.next_order(), since))
+
+    def _without_gradient(self, update: Update) -> dict[str, Tensor]:
+        """Return its parameters that have none, and note since when."""
+        norms, found = update.check.grad_norms, dict[str, Tensor]()
+        for parameter in update.parameters:
+            name = self.context.label(parameter)
+            if norms.get(name) or not parameter.requires_grad:
+                self._dead.pop(name, None)
+            else:
+                found[name] = parameter
+                self._dead.setdefault(name, update.step)
+        return found
 
     def _give_up(self, why: str) -> None:
         self._is_off = True
@@ -120,10 +140,9 @@ class Relations(Observer):
         return "a forward may not fit into memory" if any(peak_bytes(d) > free_bytes(d) for d in devices) else ""
 
     def _subject(self, update: Update, limit_s: float) -> Subject:
-        context, norms = self.context, update.check.grad_norms
+        context = self.context
         subject = Subject(context.replayer, update.microbatches[-1], context.names.module_name, limit_s=limit_s)
-        names = ((context.label(p), p) for p in update.parameters if p.requires_grad)
-        subject.without_gradient = {name: p for name, p in names if not norms.get(name)}
+        subject.without_gradient = self._without_gradient(update)
         for given in subject.of_model:
             loaded = context.loaded(context.tape.originals(given.tensor))
             if loaded is not None and loaded.indices:
@@ -133,14 +152,15 @@ class Relations(Observer):
     def _note(self, looked: Looked, update: Update) -> None:
         order, step = self.context.clock.next_order, update.step
         for each in looked.broken:
-            self.rows.append(_row(each, step, order()))
+            self.rows.append(_row(each, step, order(), self._held.get(each.relation, step)))
         for each in looked.losses:
             if (each.code, each.module, each.wrong.title) not in self._wrong:
                 self._wrong.add((each.code, each.module, each.wrong.title))
                 if each.parameters:
                     self._waiting[each] = WAIT
                 else:
-                    self.rows.append(_row_of_loss(each, step, order()))
+                    self.rows.append(_row_of_loss(each, step, order(), step))
+        self._held |= dict.fromkeys(looked.held, step)
         held = [f"{name}{rows.HOLDS}" for name in looked.held]
         words = (*held, *(f"{name}{rows.NOT_ASKED}{why}" for name, why in looked.not_asked.items()), *looked.notes)
         n_asked = len(looked.held) + len(looked.broken)
@@ -150,14 +170,14 @@ class Relations(Observer):
             self.rows.append(replace(row, names=words))
 
 
-def _row(broken: Broken, step: int, order: int) -> Reading:
-    row = number_row(broken.module, rows.RELATION, step, order, broken.size, module=broken.kind)
+def _row(broken: Broken, step: int, order: int, held: int) -> Reading:
+    row = number_row(broken.module, rows.RELATION, step, order, broken.size, module=broken.kind, call=step - held)
     names = (broken.what, broken.whom, broken.exception, broken.relation)
     return replace(row, op=broken.code, source=broken.source, names=names, dtype=f"{broken.limit:.3g}")
 
 
-def _row_of_loss(found: Found, step: int, order: int) -> Reading:
-    row = number_row(found.module, rows.LOSS, step, order, found.size)
+def _row_of_loss(found: Found, step: int, order: int, since: int) -> Reading:
+    row = number_row(found.module, rows.LOSS, step, order, found.size, call=step - since)
     return replace(
         row, op=found.code, source=found.source, names=(found.wrong.title, found.wrong.why, found.wrong.remedy)
     )

@@ -126,9 +126,9 @@ class Schedules(Observer[Observed]):
             return
         made = self._n_made(update)
         if at == ENOUGH and made - ENOUGH >= AHEAD:
-            self._row(count, misuse.ANEW, made - ENOUGH, update.step)
+            self._row(count, misuse.ANEW, made - ENOUGH, update.step, update.step - ENOUGH)
         elif at - ENOUGH >= AHEAD and 0 < made <= ENOUGH + 1:
-            self._row(count, misuse.STATE_ANEW, float(at - ENOUGH), update.step)
+            self._row(count, misuse.STATE_ANEW, float(at - ENOUGH), update.step, update.step - ENOUGH)
 
     def _n_made(self, update: Update) -> float:
         """Return how many updates the optimizer has counted; 0 if it counts none, or on a device."""
@@ -161,7 +161,7 @@ class Schedules(Observer[Observed]):
                     misuse.FROM_TWO_LINES, "optimizer", 2.0, update.step, self.context.clock.next_order()
                 )
                 names = tuple(f"{PurePath(file).name}:{line}" for file, line in sorted(lines))
-                self.rows.append(replace(row, module=count.name, names=names))
+                self.rows.append(replace(row, module=count.name, names=names, call=ENOUGH))
         if count.optimizer is not None:
             self._look_at_place(count, update)
         if count.n_each_time < ENOUGH:
@@ -169,7 +169,7 @@ class Schedules(Observer[Observed]):
             is_each = n > 1 and len(count.after) == len(set(count.after)) == n
             count.after, count.n_each_time = [], count.n_each_time + 1 if is_each else 0
             if count.n_each_time == ENOUGH:
-                self._row(count, misuse.PER_MICROBATCH, float(n), update.step)
+                self._row(count, misuse.PER_MICROBATCH, float(n), update.step, update.step - ENOUGH + 1)
         steps_each_time = count.n_updates_followed > count.n_updates / 2
         if count.is_due and not count.last_skipped and count.n_updates >= ENOUGH and steps_each_time:
             count.is_due, count.is_reported = False, True

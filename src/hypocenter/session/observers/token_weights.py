@@ -2,9 +2,9 @@
 
 The node of the cross-entropy is looked for in the graph of each loss; what it gives back in backward holds, row by row,
 the weight that the label of that row has in the loss: 1/n each for a mean over n labels, 0 for one that is ignored.
-Nothing that autograd has saved is read (that might start a recompute). Looked at are programs that called backward
-several times in their last step, those with context parallelism, and audited steps of several ranks. Not seen: fused
-and compiled cross-entropies, losses that are no cross-entropy, steps with several of them.
+Nothing that autograd has saved is read (that might start a recompute). Looked at are the first step, programs that
+called backward several times in their last one, those with context parallelism, and audited steps of several ranks.
+Not seen: fused and compiled cross-entropies, losses that are no cross-entropy, steps with several of them.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ class TokenWeights(Observer):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._due = schedule.parse(context.config.replicas)
-        self._is_several = False
+        self._is_several = True  # calls of backward in the last step; not known of the first one
         self._n_looked = 0
         self._n_sums = 0  # steps in a row
         self._n_replayed = {True: 0, False: 0}  # of steps that are uneven, and faintly so
@@ -164,7 +164,7 @@ class TokenWeights(Observer):
         trainer = calling_trainer(sys._getframe(1))
         if trainer is not None and trainer.args.gradient_accumulation_steps == n:
             order = self.context.clock.next_order()
-            row = number_row(SITE, UNBALANCED, update.step, order, float(n), call=n, module=NOT_DIVIDED)
+            row = number_row(SITE, UNBALANCED, update.step, order, float(n), call=SUMS - 1, module=NOT_DIVIDED)
             self.rows.append(replace(row, names=(type(trainer).__name__,)))
 
     def after_update(self, update: Update) -> None:
