@@ -132,6 +132,9 @@ How a gradient is off:
     site <parameter>, port `not_brought_back`  so many of `call` that `load_state_dict` at `source` was given lie where
                                           its own lie, and have changed since `state_dict` gave them
     site `laws`, port `same_order`        so many passes in a row the sampler `module` has drawn the order of the first
+    site <parameter>, port `two_hands`    at updates in a row, which began so many steps ago, two optimizers (`op`) have
+                                          moved it by the same gradient; `call`: how many are like it; `module` "all":
+                                          one of them holds all that the other does
     site `laws`, port `piled`             at so many updates in a row the gradients that are used hold those which were
                                           there when the optimizer `module`, of other parameters, made its own;
                                           `op`: their share, where the first update was made without them and another
@@ -203,7 +206,7 @@ CLIPPED_IN_VAIN, CLIPPED_IN_PART, STATE_LOST = "clipped_in_vain", "clipped_in_pa
 CLIPPED_EARLY, CLIPPED_EACH = "clipped_early", "clipped_each"
 IN_EVALUATION, RETURNED = "in_evaluation", "returned"
 WRITTEN_OVER, NOT_BROUGHT_BACK = "written_over", "not_brought_back"
-PILED = "piled"
+PILED, TWO_HANDS = "piled", "two_hands"
 ALIKE_WORKERS = "alike_workers"
 SAME_ORDER, FROZEN_MOVES, UNMEASURED = "same_order", "frozen_moves", "unmeasured"
 STATE_OF_ANOTHER = "state_of_another"

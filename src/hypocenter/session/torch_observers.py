@@ -51,6 +51,7 @@ from hypocenter.session.observers.still_parameters import StillParameters
 from hypocenter.session.observers.streams import Streams
 from hypocenter.session.observers.ties import Ties
 from hypocenter.session.observers.token_weights import TokenWeights
+from hypocenter.session.observers.two_hands import TwoHands
 from hypocenter.session.observers.unmeasured import Unmeasured
 from hypocenter.session.observers.updates import LostUpdates
 from hypocenter.session.observers.use import Use
@@ -78,6 +79,7 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
         Use,
         AfterUse,
         Piled,
+        TwoHands,
     ),  # laws: what is there is what was left, what is used was computed, what is trained is used
     Precision,  # what forward computes is what exact arithmetic gives
     WorkingCopies,  # what an update left in a copy of a weight is what the weight is
