@@ -12,7 +12,7 @@ import pytest
 
 from hypocenter.detect.group_engine import GroupEngine, group_rules
 from hypocenter.detect.panel import JobHistory, Panel
-from hypocenter.detect.replica_rows import CLIP, GRAD, PARAM, REWRITTEN, ROW_PLACES, UNWRAPPED
+from hypocenter.detect.replica_rows import CLIP, GRAD, PARAM, READ, REWRITTEN, ROW_PLACES, UNWRAPPED
 from hypocenter.nouns import Finding, Place, Reading, StepRecord, Summary
 from hypocenter.record.schema import readings_batch
 
@@ -666,3 +666,38 @@ def test_plain_parameters_beside_tensor_parallel_ones() -> None:
     assert (finding.code, finding.site, finding.severity) == ("HC301", "embed.weight", "note")
     assert run(job(""), tp) == []
     assert run(job("tp=S(0)", "dp=V"), tp) == []
+
+
+def read_at(step: int, *digests: int | None) -> Rows:
+    """Healthy copies at a step, at which the losses of ranks are made of a teacher with these digests."""
+    rows = healthy(step, len(digests))
+    for rank, digest in enumerate(digests):
+        if digest is not None:
+            rows[rank].append(reading(step, "param", "teacher.weight", READ, digest=digest, shape=(8,)))
+    return rows
+
+
+def test_a_teacher_that_stands_still_on_some_ranks_is_told() -> None:
+    steps = {step: read_at(step, 1 + step, 1, 1 + step, 1) for step in range(4)}
+
+    (finding,) = run(steps, DP4)
+
+    assert (finding.code, finding.severity, finding.step, finding.ranks) == ("HC301", "warning", 1, (1, 3))
+    assert finding.title == "teacher.weight stands still on ranks 1, 3, and moves on ranks 0, 2"
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        {step: read_at(step, 1 + step, 1 + step) for step in range(6)},  # moves on both
+        {step: read_at(step, 1, 1) for step in range(6)},
+        {step: read_at(step, 1 + step, 11 + step) for step in range(6)},  # began apart
+        {step: read_at(step, 1 + step, 1 if step < 4 else 1 + step) for step in range(6)},  # sent from time to time
+        {step: read_at(step, 1 + step, 1 + 7 * step) for step in range(6)},  # each has its own
+        {step: read_at(step, 1 + min(step, 2), 1) for step in range(6)},  # moved twice
+        {step: read_at(step, 1 + step, None if step == 3 else 1) for step in range(6)},  # not read by both
+        {step: changed(read_at(step, 1 + step, 1), 1, PARAM, other, NAMES[:1]) for step in range(6)},  # nor copies
+    ],
+)
+def test_other_teachers_are_not(steps: dict[int, Rows]) -> None:
+    assert [f for f in run(steps, DP2) if "stands still" in f.title] == []

@@ -23,7 +23,9 @@ How it is decided
     each rank has made a gradient of its own, all use one and the same, and the values differ from the start, either
     they were to begin equal, or these are parts (experts) whose gradients must not be added up. Where the ranks are
     given the same data and gradients of copies are added up by hand, all norms of the model must stay equal too
-    (sequence parallelism).
+    (sequence parallelism). Of what no optimizer holds (a teacher): each rank's loss is made of what it computes, it
+    began equal, some ranks have moved it three times, and on others it has the same bits at every step that was looked
+    at, while what is trained stays equal. An average that is only evaluated is none.
 
 What to do
     Gradients of data-parallel ranks: call the model through its DDP wrapper, wrap again after moving or copying the
@@ -42,10 +44,14 @@ When it is wrong
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
+from hypocenter.detect import read_copies
 from hypocenter.detect.group_engine import group_rule
 from hypocenter.detect.panel import Panel
 from hypocenter.detect.rank_words import ranks_text, when_words, who
+from hypocenter.detect.read_copies import Standing
+from hypocenter.detect.replica_rows import READ
 from hypocenter.detect.replica_track import is_last, track
 from hypocenter.detect.replica_verdicts import Verdict, verdicts
 from hypocenter.nouns import Finding, Remedy, Severity
@@ -61,6 +67,9 @@ def check(panel: Panel) -> Iterator[Finding]:
             yield _unreduced(verdict)
         if verdict.reason in ("start", "flip", "split", "rounding") and verdict.differences:
             yield _finding(verdict)
+    read_copies.note(panel)
+    if is_last(panel):
+        yield from map(partial(_standing, panel), read_copies.standing(panel))
     known = track(panel)
     mixed = {name: steps for name, steps in (known.mixed or {}).items() if len(steps) >= TIMES}
     if is_last(panel) and mixed and not known.is_apart:
@@ -150,6 +159,26 @@ def _mixed(panel: Panel, mixed: Mapping[str, Sequence[int]]) -> Finding:
         remedy=Remedy(
             action="own-gradients", targets=(name,),
             text="leave parts of a model (experts, shards) out of the reduction; copies have to begin equal",
+        ),
+    )  # fmt: skip
+
+
+def _standing(panel: Panel, found: Standing) -> Finding:
+    name, n = found.names[0], len(found.names)
+    return Finding(
+        code="HC301", kind="desync", severity="warning", step=found.step, rank=found.still[0], phase="param", site=name,
+        title=f"{name} stands still on {ranks_text(found.still)}, and moves on {ranks_text(found.moving)}",
+        port=READ, param=name, cause="replica-drift", confidence="likely", ranks=found.still,
+        why=(
+            "it is in no optimizer, and the loss of every rank is made of what it computes",
+            f"it was equal on all ranks; {ranks_text(found.still)} had the same bits whenever it was read",
+            *((f"the same for {n - 1} more that were looked at",) if n > 1 else ()),
+            "what is trained is equal on all ranks",
+        ),
+        then=("the ranks learn from different ones",),
+        remedy=Remedy(
+            action="update-on-all-ranks", targets=(name,),
+            text="move it on every rank (trained weights are the same there), or broadcast it before it is used",
         ),
     )  # fmt: skip
 
