@@ -701,3 +701,41 @@ def test_a_teacher_that_stands_still_on_some_ranks_is_told() -> None:
 )
 def test_other_teachers_are_not(steps: dict[int, Rows]) -> None:
     assert [f for f in run(steps, DP2) if "stands still" in f.title] == []
+
+
+PARTS = {"tp": [(0, 1)]}
+NORMS = ("norm.weight", "norm.bias")
+
+
+def beside_parts(step: int, of_stream: Sequence[str] = (), width: int = 8) -> Rows:
+    """Copies beside a part of a layer, without a mark; of these norms each rank has its own gradient, and values."""
+    rows = changed(changed(healthy(step, 2, ""), 1, PARAM, other, ["head.weight"]), 1, GRAD, own, ["head.weight"])
+    rows = {r: [replace(e, summary=SPREAD) if e.port == PARAM and e.site not in NORMS else e for e in rows[r]]
+            for r in rows}  # fmt: skip
+    as_norm = {"module": "LayerNorm", "shape": (width,)}
+    rows = {r: [replace(e, **as_norm) if e.site in NORMS else e for e in rows[r]] for r in rows}
+    rows = changed(rows, 1, GRAD, own, of_stream)
+    return changed(rows, 1, PARAM, other, of_stream) if step else rows
+
+
+def test_norms_beside_parts_of_layers_that_nobody_adds_up_are_told() -> None:
+    (finding,) = run({step: beside_parts(step, NORMS) for step in (0, 10)}, PARTS)
+
+    assert (finding.code, finding.severity, finding.step, finding.param) == ("HC301", "warning", 0, "norm.bias")
+    assert "beside them" in finding.why[0]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        {step: beside_parts(step) for step in (0, 10)},
+        {step: beside_parts(step, NORMS[:1]) for step in (0, 10)},  # of a part of a layer, beside one that is a copy
+        {step: beside_parts(step, NORMS, width=4) for step in (0, 10)},  # narrower than copies
+        {0: beside_parts(0, NORMS), 10: beside_parts(10)},  # once
+        {step: changed(beside_parts(step), 1, GRAD, own, NORMS) for step in (0, 10)},  # added up by the optimizer
+        {step: changed(beside_parts(step, NORMS), 1, GRAD, own, NAMES[:1]) for step in (0, 10)},  # and no copy is alike
+        {step: changed(beside_parts(step, NORMS), 1, PARAM, other, NORMS[:1 - step // 10]) for step in (0, 10)},
+    ],
+)  # fmt: skip
+def test_other_norms_beside_parts_are_not(steps: dict[int, Rows]) -> None:
+    assert [f for f in run(steps, PARTS) if "of norms" in f.title] == []
