@@ -40,7 +40,8 @@ balance writes none but the first.
     site `laws`, port `not_repeated`      a micro-batch that is done again comes to another loss than in the run: the
                                           number is how many times as far as may be, `call`: replays before
     site <module>, port `unwritten`       the operator `op` at `source` reads memory that `module` gave (`names`: the
-                                          line) and nobody had written: filled with NaN before, it changes the result
+                                          line) and nobody had written: filled with NaN before, it changes the result;
+                                          the number 0: so it does with numbers, and `op` is what gave the memory
     site `laws`, port `not_consumed`      calls of a model in training, in this step, that no backward went through;
                                           `module`: the model; `call`: audited steps before, in which there was none
     site <parameter>, port `no_gradient`  it had a gradient at each of the first updates, and has had none for so many;
