@@ -12,7 +12,7 @@ import pytest
 
 from hypocenter.detect.group_engine import GroupEngine, group_rules
 from hypocenter.detect.panel import JobHistory, Panel
-from hypocenter.detect.replica_rows import CLIP, GRAD, PARAM, REWRITTEN, ROW_PLACES, UNWRAPPED
+from hypocenter.detect.replica_rows import CLIP, GRAD, PARAM, READ, REWRITTEN, ROW_PLACES, UNWRAPPED
 from hypocenter.nouns import Finding, Place, Reading, StepRecord, Summary
 from hypocenter.record.schema import readings_batch
 
@@ -686,3 +686,76 @@ def test_plain_parameters_beside_tensor_parallel_ones() -> None:
     assert (finding.code, finding.site, finding.severity) == ("HC301", "embed.weight", "note")
     assert run(job(""), tp) == []
     assert run(job("tp=S(0)", "dp=V"), tp) == []
+
+
+def read_at(step: int, *digests: int | None) -> Rows:
+    """Healthy copies at a step, at which the losses of ranks are made of a teacher with these digests."""
+    rows = healthy(step, len(digests))
+    for rank, digest in enumerate(digests):
+        if digest is not None:
+            rows[rank].append(reading(step, "param", "teacher.weight", READ, digest=digest, shape=(8,)))
+    return rows
+
+
+def test_a_teacher_that_stands_still_on_some_ranks_is_told() -> None:
+    steps = {step: read_at(step, 1 + step, 1, 1 + step, 1) for step in range(4)}
+
+    (finding,) = run(steps, DP4)
+
+    assert (finding.code, finding.severity, finding.step, finding.ranks) == ("HC301", "warning", 1, (1, 3))
+    assert finding.title == "teacher.weight stands still on ranks 1, 3, and moves on ranks 0, 2"
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        {step: read_at(step, 1 + step, 1 + step) for step in range(6)},  # moves on both
+        {step: read_at(step, 1, 1) for step in range(6)},
+        {step: read_at(step, 1 + step, 11 + step) for step in range(6)},  # began apart
+        {step: read_at(step, 1 + step, 1 if step < 4 else 1 + step) for step in range(6)},  # sent from time to time
+        {step: read_at(step, 1 + step, 1 + 7 * step) for step in range(6)},  # each has its own
+        {step: read_at(step, 1 + min(step, 2), 1) for step in range(6)},  # moved twice
+        {step: read_at(step, 1 + step, None if step == 3 else 1) for step in range(6)},  # not read by both
+        {step: changed(read_at(step, 1 + step, 1), 1, PARAM, other, NAMES[:1]) for step in range(6)},  # nor copies
+    ],
+)
+def test_other_teachers_are_not(steps: dict[int, Rows]) -> None:
+    assert [f for f in run(steps, DP2) if "stands still" in f.title] == []
+
+
+PARTS = {"tp": [(0, 1)]}
+NORMS = ("norm.weight", "norm.bias")
+
+
+def beside_parts(step: int, of_stream: Sequence[str] = (), width: int = 8) -> Rows:
+    """Copies beside a part of a layer, without a mark; of these norms each rank has its own gradient, and values."""
+    rows = changed(changed(healthy(step, 2, ""), 1, PARAM, other, ["head.weight"]), 1, GRAD, own, ["head.weight"])
+    rows = {r: [replace(e, summary=SPREAD) if e.port == PARAM and e.site not in NORMS else e for e in rows[r]]
+            for r in rows}  # fmt: skip
+    as_norm = {"module": "LayerNorm", "shape": (width,)}
+    rows = {r: [replace(e, **as_norm) if e.site in NORMS else e for e in rows[r]] for r in rows}
+    rows = changed(rows, 1, GRAD, own, of_stream)
+    return changed(rows, 1, PARAM, other, of_stream) if step else rows
+
+
+def test_norms_beside_parts_of_layers_that_nobody_adds_up_are_told() -> None:
+    (finding,) = run({step: beside_parts(step, NORMS) for step in (0, 10)}, PARTS)
+
+    assert (finding.code, finding.severity, finding.step, finding.param) == ("HC301", "warning", 0, "norm.bias")
+    assert "beside them" in finding.why[0]
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        {step: beside_parts(step) for step in (0, 10)},
+        {step: beside_parts(step, NORMS[:1]) for step in (0, 10)},  # of a part of a layer, beside one that is a copy
+        {step: beside_parts(step, NORMS, width=4) for step in (0, 10)},  # narrower than copies
+        {0: beside_parts(0, NORMS), 10: beside_parts(10)},  # once
+        {step: changed(beside_parts(step), 1, GRAD, own, NORMS) for step in (0, 10)},  # added up by the optimizer
+        {step: changed(beside_parts(step, NORMS), 1, GRAD, own, NAMES[:1]) for step in (0, 10)},  # and no copy is alike
+        {step: changed(beside_parts(step, NORMS), 1, PARAM, other, NORMS[:1 - step // 10]) for step in (0, 10)},
+    ],
+)  # fmt: skip
+def test_other_norms_beside_parts_are_not(steps: dict[int, Rows]) -> None:
+    assert [f for f in run(steps, PARTS) if "of norms" in f.title] == []

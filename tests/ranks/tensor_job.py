@@ -39,9 +39,46 @@ class Sum(torch.autograd.Function):
         return gradient
 
 
+class Cut(torch.autograd.Function):
+    """This rank's part of the sequence; gradients come back from all."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return part_of(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return whole_of(gradient)
+
+
+class Whole(torch.autograd.Function):
+    """All parts of the sequence; gradients are added up."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return whole_of(x)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        total = gradient.clone()
+        dist.all_reduce(total)
+        return part_of(total)
+
+
+def part_of(x):
+    return x.chunk(dist.get_world_size(), dim=1)[dist.get_rank()].contiguous()
+
+
+def whole_of(x):
+    parts = [torch.zeros_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, x.contiguous())
+    return torch.cat(parts, dim=1)
+
+
 class Net(nn.Module):
     def __init__(self, rank):
         super().__init__()
+        self.norm = nn.LayerNorm(16) if FAULT.startswith("norm") else None
         self.tokens, self.head = nn.Embedding(24, 16), nn.Linear(16, 24)
         torch.manual_seed(100 + rank)
         self.up, self.down = nn.Linear(16, 32, bias=False), nn.Linear(32, 16, bias=False)
@@ -51,7 +88,9 @@ class Net(nn.Module):
 
     def forward(self, ids):
         x = self.tokens(ids) + self.places(torch.arange(8))
-        inside = x if FAULT == "no-copy" else Copy.apply(x)
+        inside = (
+            x if FAULT == "no-copy" else Copy.apply(x) if self.norm is None else Whole.apply(self.norm(Cut.apply(x)))
+        )
         return self.head(x + Sum.apply(self.down(torch.relu(self.up(inside)))))
 
 
@@ -68,6 +107,8 @@ def main():
         loss = F.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten())
         optimizer.zero_grad()
         loss.backward()
+        for parameter in model.norm.parameters() if FAULT == "norms" else ():
+            dist.all_reduce(parameter.grad)
         optimizer.step()
 
 

@@ -15,6 +15,8 @@ JOB = Path(__file__).with_name("tensor_job.py")
     [
         ("own-seed", "HC310", "come to other losses of the same batch"),
         ("no-copy", "HC301", "are not reduced over the tensor-parallel ranks"),
+        ("norms-apart", "HC301", "gradients of 2 parameters of norms are not added up"),
+        ("norms", None, ""),
         ("healthy", None, ""),
     ],
 )

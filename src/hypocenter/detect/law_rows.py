@@ -40,7 +40,8 @@ balance writes none but the first.
     site `laws`, port `not_repeated`      a micro-batch that is done again comes to another loss than in the run: the
                                           number is how many times as far as may be, `call`: replays before
     site <module>, port `unwritten`       the operator `op` at `source` reads memory that `module` gave (`names`: the
-                                          line) and nobody had written: filled with NaN before, it changes the result
+                                          line) and nobody had written: filled with NaN before, it changes the result;
+                                          the number 0: so it does with numbers, and `op` is what gave the memory
     site `laws`, port `not_consumed`      calls of a model in training, in this step, that no backward went through;
                                           `module`: the model; `call`: audited steps before, in which there was none
     site <parameter>, port `no_gradient`  it had a gradient at each of the first updates, and has had none for so many;
@@ -134,6 +135,9 @@ How a gradient is off:
     site <parameter>, port `not_brought_back`  so many of `call` that `load_state_dict` at `source` was given lie where
                                           its own lie, and have changed since `state_dict` gave them
     site `laws`, port `same_order`        so many passes in a row the sampler `module` has drawn the order of the first
+    site <parameter>, port `two_hands`    at updates in a row, which began so many steps ago, two optimizers (`op`) have
+                                          moved it by the same gradient; `call`: how many are like it; `module` "all":
+                                          one of them holds all that the other does
     site `laws`, port `piled`             at so many updates in a row the gradients that are used hold those which were
                                           there when the optimizer `module`, of other parameters, made its own;
                                           `op`: their share, where the first update was made without them and another
@@ -205,7 +209,7 @@ CLIPPED_IN_VAIN, CLIPPED_IN_PART, STATE_LOST = "clipped_in_vain", "clipped_in_pa
 CLIPPED_EARLY, CLIPPED_EACH = "clipped_early", "clipped_each"
 IN_EVALUATION, RETURNED = "in_evaluation", "returned"
 WRITTEN_OVER, NOT_BROUGHT_BACK = "written_over", "not_brought_back"
-PILED = "piled"
+PILED, TWO_HANDS = "piled", "two_hands"
 ALIKE_WORKERS = "alike_workers"
 SAME_ORDER, FROZEN_MOVES, UNMEASURED = "same_order", "frozen_moves", "unmeasured"
 STATE_OF_ANOTHER = "state_of_another"

@@ -3,6 +3,7 @@
 | phase | site | port | holds |
 | --- | --- | --- | --- |
 | param | parameter | replica | of a parameter, with its placement; call 0: before the update, 1: after the last |
+| param | parameter | replica.read | some of what the loss is made of and nobody trains |
 | grad | parameter | replica.grad | of its gradient as the optimizer sees it; sum of squares, small sketch |
 | optimizer | parameter | replica.KEY | digest of each tensor of its optimizer state, after the update |
 | param | replicas.rewritten | value | how often a parameter was changed between two updates so far (averaging) |
@@ -21,6 +22,7 @@
 from __future__ import annotations
 
 PARAM, GRAD, STATE_PREFIX = "replica", "replica.grad", "replica."
+READ = "replica.read"  # without a placement: it is compared in its own way (read_copies)
 BEFORE, AFTER = 0, 1  # Reading.call of a parameter's digest
 REWRITTEN, UNWRAPPED = "replicas.rewritten", "replicas.unwrapped"
 CLIP = "clip_coef"

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 What = Literal["param", "grad", "state"]
 DETAILS = 64  # values of one occasion that are looked at one by one
-_NORM = re.compile(r"(Layer|RMS)_?Norm$", re.IGNORECASE)
+NORM = re.compile(r"(Layer|RMS)_?Norm$", re.IGNORECASE)  # names of classes
 SAME_LOSS = 1e-6  # relative
 SPREAD = 0.01  # relative, of clip coefficients over ranks: far above the rounding of a norm
 ROUNDED = 2.0**-8  # relative: what rounding of bfloat16, the coarsest format of gradients, may do to one
@@ -242,7 +242,7 @@ def _norms_apart(
         return ()
     rows = values.select(["site", "module", "shape"]).to_pylist()
     shapes = {row["site"]: tuple(row["shape"]) for row in rows}
-    norms = {row["site"] for row in rows if _NORM.search(row["module"] or "")}
+    norms = {row["site"] for row in rows if NORM.search(row["module"] or "")}
     widths = {size for name in moved if name not in norms for size in shapes.get(name, ())}
     are_whole = all(len(shapes[name]) == 1 and shapes[name][0] in widths for name in norms)
     is_so = len(norms) > 1 and norms <= set(differing) and not norms & start.reduced and are_whole

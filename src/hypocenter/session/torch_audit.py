@@ -6,6 +6,7 @@ is used; whether they add up is asked where the recordings of all ranks are read
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -31,6 +32,7 @@ from hypocenter.session.observers.audit import ELEMENTS, KEPT_AT_MOST, Balance, 
 from hypocenter.session.observers.calibration import must_repeat
 from hypocenter.session.observers.columns import Block, blocks
 from hypocenter.session.observers.grid import name_of
+from hypocenter.session.observers.repeats import UnlikeTheRun
 from hypocenter.session.observers.sampled import sample
 from hypocenter.session.observers.ways import Ways
 from hypocenter.session.unwritten import unwritten_row
@@ -45,9 +47,11 @@ from hypocenter.tap.loss_divisors import n_divisions
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.poison import Poison
 from hypocenter.tap.tape import Microbatch
-from hypocenter.tap.unwritten import find_read
+from hypocenter.tap.unwritten import UnwrittenRead, find_read
 
 TOGETHER = 1 << 15  # elements of small gradients: so many fit into a cache
+MOST_BY_NUMBERS = 4  # steps: a program that does not repeat itself is asked no more
+_NUMBERS = 0.0, 1.0  # that fresh memory is filled with where a NaN in it is undone
 ROUGH = 0.05  # relative, of norms: what ran as compiled code and is done again by operators need not be nearer
 
 
@@ -62,6 +66,7 @@ class Audit(audit.Audit[Context]):
         self._looks_at_memory = True  # until some was found to be read unwritten
         self._has_read_unwritten = False  # this step, it seems
         self._is_memory_due = schedule.parse("doubling")
+        self._n_by_numbers = 0
 
     def before_clip(self, parameters: Sequence[Tensor], max_norm: float) -> None:
         """What comes may be brought to a norm."""
@@ -81,7 +86,7 @@ class Audit(audit.Audit[Context]):
                     if is_together:
                         self._sketch_together(update, can_be=can_be)
                     elif is_alone:
-                        self.audit(update)
+                        self._audit_alone(update)
                     else:
                         self._sketch(update)
                         self._look_for_divisions(0.0, update)  # by the tape alone: ranks divide as well
@@ -90,6 +95,15 @@ class Audit(audit.Audit[Context]):
             raise ReplayImpossible("the device has too little memory; no other step will be tried") from error
         finally:
             self._clipped = ()
+
+    def _audit_alone(self, update: Update) -> None:
+        """Where a replay is unlike the run, memory that nobody has written may be why."""
+        try:
+            self.audit(update)
+        except UnlikeTheRun:
+            if (row := self.unwritten(update)) is not None:
+                self.rows.append(row)
+            raise
 
     def balance(self, update: Update) -> Balance:
         """By replays of this rank's micro-batches."""
@@ -122,31 +136,41 @@ class Audit(audit.Audit[Context]):
         return Balance(parameters=named, entries=entries, used=used, parts=parts)
 
     def unwritten(self, update: Update) -> Reading | None:
-        """The last micro-batch once more, with fresh memory full of NaN, if the audit has found that this matters."""
+        """The last micro-batch once more, with fresh memory full of NaN, if the audit has found that this matters.
+
+        Where no NaN comes of it, though the run had something else: full of two numbers, and each of these twice.
+        """
         if not self._has_read_unwritten:
             return None
         self._has_read_unwritten = False
         microbatch, parameters = update.microbatches[-1], [p for p in update.parameters if p.requires_grad]
         context = OpContext(self.context.names.module_name)
 
-        def is_as_before(mode: Poison) -> bool:
+        def numbers(mode: Poison) -> list[float]:
+            """With guards against indices that are made of memory."""
             with torch.enable_grad(), without_hooks(parameters):
-                try:
-                    return _is_finite(
-                        self.context.replayer.run(
-                            microbatch, parameters, must_leave_no_trace=True, mode=mode, context=context
-                        )
-                    )
-                except (ReplayImpossible, torch.OutOfMemoryError):
-                    raise
-                except Exception:  # of the user's own code: it may refuse NaN
-                    return False
+                replayed = self.context.replayer.run(
+                    microbatch, parameters, must_leave_no_trace=True, mode=mode, context=context,
+                    around=contextlib.nullcontext(),
+                )  # fmt: skip
+                return _sizes(replayed)
 
-        found = find_read(is_as_before, partial(Poison, context))
+        def is_as_before(mode: Poison) -> bool:
+            try:
+                return all(map(math.isfinite, numbers(mode)))
+            except (ReplayImpossible, torch.OutOfMemoryError):
+                raise
+            except Exception:  # of the user's own code: it may refuse NaN
+                return False
+
+        found, fill = find_read(is_as_before, partial(Poison, context)), math.nan
+        if found is None and self._n_by_numbers < MOST_BY_NUMBERS:
+            self._n_by_numbers += 1
+            found, fill = _read_by_numbers(numbers, context), _NUMBERS[1]
         if found is None:
             return None
         self._looks_at_memory = False  # it is known
-        return unwritten_row(found, update.step, self.context.clock.next_order())
+        return unwritten_row(found, update.step, self.context.clock.next_order(), fill)
 
     def norm_after_clip(self, update: Update) -> float:
         """Of the gradients that were clipped, which need not be those of one optimizer."""
@@ -252,7 +276,7 @@ class Audit(audit.Audit[Context]):
         finally:
             poison.clean()
         update.microbatches[-1].makes_room = poison.n_fresh > 0
-        self._has_read_unwritten = not is_finite
+        self._has_read_unwritten = not is_finite or (poison.n_fresh > 0 and found is not None and found[1] > 0.0)
         return found if found is not None and is_finite and (found[1] == 0.0 or not poison.n_fresh) else None
 
     def _followed(
@@ -419,9 +443,27 @@ def _products(pairs: Sequence[tuple[Tensor | None, Tensor]]) -> NDArray[np.float
     return found
 
 
-def _is_finite(replayed: Replayed) -> bool:
+def _read_by_numbers(numbers: Callable[[Poison], list[float]], context: OpContext) -> UnwrittenRead | None:
+    """Who reads fresh memory unwritten, where a NaN in it is undone; None where nobody does, or replays differ anyway.
+
+    Args:
+        numbers: does the step again within a mode; gives its losses and sizes of its gradients.
+    """
+    empty, full = (numbers(Poison(None, fill=fill)) for fill in _NUMBERS)
+    if empty == full or any(
+        numbers(Poison(None, fill=f)) != was for f, was in zip(_NUMBERS, (empty, full), strict=True)
+    ):
+        return None
+    return find_read(lambda mode: numbers(mode) == empty, partial(Poison, context, fill=_NUMBERS[1]))
+
+
+def _sizes(replayed: Replayed) -> list[float]:
     held = [values for g in replayed.grads if g is not None and (values := local(g)) is not None]
-    return all(map(math.isfinite, to_host(norms([*held, *replayed.values])))) or replayed.finite
+    return to_host(norms([*held, *replayed.values]))
+
+
+def _is_finite(replayed: Replayed) -> bool:
+    return all(map(math.isfinite, _sizes(replayed))) or replayed.finite
 
 
 def _how_far(microbatch: Microbatch, replayed: Replayed, known: float | None) -> float:

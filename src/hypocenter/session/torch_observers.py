@@ -49,8 +49,10 @@ from hypocenter.session.observers.schedules import Schedules
 from hypocenter.session.observers.sdc import SdcCheck
 from hypocenter.session.observers.still_parameters import StillParameters
 from hypocenter.session.observers.streams import Streams
+from hypocenter.session.observers.teachers import Teachers
 from hypocenter.session.observers.ties import Ties
 from hypocenter.session.observers.token_weights import TokenWeights
+from hypocenter.session.observers.two_hands import TwoHands
 from hypocenter.session.observers.unmeasured import Unmeasured
 from hypocenter.session.observers.updates import LostUpdates
 from hypocenter.session.observers.use import Use
@@ -78,6 +80,7 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
         Use,
         AfterUse,
         Piled,
+        TwoHands,
     ),  # laws: what is there is what was left, what is used was computed, what is trained is used
     Precision,  # what forward computes is what exact arithmetic gives
     WorkingCopies,  # what an update left in a copy of a weight is what the weight is
@@ -95,7 +98,7 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
     ),  # other numbers in each step, labels of its own batch, units of their own, all that was loaded
     Relations,  # what must not matter, changed
     StillParameters,  # whether what was trained moved
-    *(Replicas, Streams, Clipping),  # what should be equal over ranks
+    *(Replicas, Teachers, Streams, Clipping),  # what should be equal over ranks
     Health,  # how the model is doing
     Calibration,  # how far apart two good runs may be
     SdcCheck,  # whether the device is to blame: the last, for it looks at what the others have found

@@ -40,15 +40,18 @@ class Poison(ReplayMode):
     Args:
         context: where operators run; None: it is only asked whether anybody reads it, which costs far less.
         is_chosen: told of each fresh tensor's number, in order from 0: whether it is filled. Others are made zero.
+        fill: with another number than NaN `read` stays None.
 
     Attributes:
         n_fresh: how many fresh tensors there were.
         read: the first operator whose output holds NaN because of a tensor that was filled.
     """
 
-    def __init__(self, context: OpContext | None, is_chosen: Callable[[int], bool] = lambda _: True) -> None:
+    def __init__(
+        self, context: OpContext | None, is_chosen: Callable[[int], bool] = lambda _: True, *, fill: float = math.nan
+    ) -> None:
         super().__init__()
-        self._context, self._is_chosen = context, is_chosen
+        self._context, self._is_chosen, self._fill = context, is_chosen, fill
         self._made: dict[int, tuple[str, OpPlace, torch.Tensor]] = {}  # by storage; holds it: the key is not given anew
         self._n_bytes = 0
         self.n_fresh = 0
@@ -79,10 +82,10 @@ class Poison(ReplayMode):
             self.n_fresh += 1
             self._n_bytes += out.nbytes
             is_filled = self._is_chosen(self.n_fresh - 1) and self._n_bytes <= HELD_BYTES
-            out.fill_(math.nan if is_filled else 0.0)
+            out.fill_(self._fill if is_filled else 0.0)
             if is_filled:
                 self._made[storage_of(out)] = str(func), place, out
-        elif self._context is not None and self._made and self.read is None:
+        elif self._context is not None and self._made and self.read is None and math.isnan(self._fill):
             self._look(str(func), place, (args, kwargs), out)
         return out
 

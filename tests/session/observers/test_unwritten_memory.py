@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import itertools
+import random
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from hypocenter.replay.engine import Replayer
 from hypocenter.session.spike_probe import SpikeProbe
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.poison import Poison
+
+ELSEWHERE = random.Random(0)  # whose state nobody puts back
 
 
 class Pool(nn.Module):
@@ -59,6 +62,18 @@ def hands_it_on(x):
     memory = torch.empty(x.shape)
     assert len(spare) == 5
     return memory + x
+
+
+def undoes_nan(x):
+    memory = torch.empty(x.shape).nan_to_num(0.0)
+    return memory + x
+
+
+def draws_elsewhere(x):
+    """No replay is like the run, and it is not for memory, which is written first."""
+    memory = torch.empty_like(x)
+    memory.copy_(x)
+    return memory + ELSEWHERE.random()
 
 
 def writes_all(x):
@@ -158,6 +173,30 @@ def test_a_nan_that_lay_in_memory_once_accuses_no_device(tmp_path, monkeypatch):
     assert losses[2] == losses[2] != losses[3]  # a NaN at step 3
     assert found["HC234"].step == 3
     assert not {"HC341", "HC342", "HC343"} & found.keys()
+
+
+def test_numbers_tell_of_memory_where_nan_is_undone(tmp_path, monkeypatch):
+    n_made = itertools.count(1)
+
+    def fresh(real, *args, **kwargs):
+        made = real(*args, **kwargs)
+        if made.numel() and not any(isinstance(mode, Poison) for mode in _get_current_dispatch_mode_stack()):
+            (ctypes.c_float * made.numel()).from_address(made.data_ptr())[:] = [float(next(n_made))] * made.numel()
+        return made
+
+    monkeypatch.setattr(torch, "empty", functools.partial(fresh, torch.empty))
+    train(undoes_nan, tmp_path / "run")
+    (found,) = [each for each in findings(tmp_path / "run") if each.code == "HC234"]
+
+    assert (found.step, found.cause, found.op, found.site) == (0, "uninitialised-read", "aten.empty.memory_format", "1")
+    assert found.title == "what empty gives is read, and nobody has written it"
+    assert "with ones in a tensor of empty" in found.why[0]
+
+
+def test_a_replay_that_is_unlike_the_run_for_another_reason_accuses_no_memory(tmp_path):
+    train(draws_elsewhere, tmp_path / "run")
+
+    assert not [each for each in findings(tmp_path / "run") if each.code == "HC234"]
 
 
 @pytest.mark.slow

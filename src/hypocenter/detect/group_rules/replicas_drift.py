@@ -23,7 +23,10 @@ How it is decided
     each rank has made a gradient of its own, all use one and the same, and the values differ from the start, either
     they were to begin equal, or these are parts (experts) whose gradients must not be added up. Where the ranks are
     given the same data and gradients of copies are added up by hand, all norms of the model must stay equal too
-    (sequence parallelism).
+    (sequence parallelism); and so they must along tensor-parallel groups where such copies have the same gradient and
+    all norms are as wide as one of them. Of what no optimizer holds (a teacher): each rank's loss is made of what it
+    computes, it began equal, some ranks have moved it three times, and on others it has the same bits at every step
+    that was looked at, while what is trained stays equal. An average that is only evaluated is none.
 
 What to do
     Gradients of data-parallel ranks: call the model through its DDP wrapper, wrap again after moving or copying the
@@ -42,10 +45,14 @@ When it is wrong
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 
+from hypocenter.detect import parted_norms, read_copies
 from hypocenter.detect.group_engine import group_rule
 from hypocenter.detect.panel import Panel
 from hypocenter.detect.rank_words import ranks_text, when_words, who
+from hypocenter.detect.read_copies import Standing
+from hypocenter.detect.replica_rows import READ
 from hypocenter.detect.replica_track import is_last, track
 from hypocenter.detect.replica_verdicts import Verdict, verdicts
 from hypocenter.nouns import Finding, Remedy, Severity
@@ -61,12 +68,18 @@ def check(panel: Panel) -> Iterator[Finding]:
             yield _unreduced(verdict)
         if verdict.reason in ("start", "flip", "split", "rounding") and verdict.differences:
             yield _finding(verdict)
+    read_copies.note(panel)
+    norms = parted_norms.note(panel)
+    if is_last(panel) and norms.have_parted and norms.n >= TIMES:
+        yield _norms(panel, sorted(norms.names), norms.since, _BESIDE_PARTS)
+    if is_last(panel):
+        yield from map(partial(_standing, panel), read_copies.standing(panel))
     known = track(panel)
     mixed = {name: steps for name, steps in (known.mixed or {}).items() if len(steps) >= TIMES}
     if is_last(panel) and mixed and not known.is_apart:
         yield _mixed(panel, mixed)
     if is_last(panel) and known.norms and known.start is not None:
-        yield _norms(panel, known.norms, known.start.step)
+        yield _norms(panel, known.norms, known.start.step, _OF_THE_SAME_DATA)
     elif is_last(panel) and known.parted and not known.is_averaged(panel.ranks):
         yield _parted(panel, known.parted)
 
@@ -156,14 +169,43 @@ def _mixed(panel: Panel, mixed: Mapping[str, Sequence[int]]) -> Finding:
     )  # fmt: skip
 
 
-def _norms(panel: Panel, norms: Sequence[str], step: int) -> Finding:
+def _standing(panel: Panel, found: Standing) -> Finding:
+    name, n = found.names[0], len(found.names)
+    return Finding(
+        code="HC301", kind="desync", severity="warning", step=found.step, rank=found.still[0], phase="param", site=name,
+        title=f"{name} stands still on {ranks_text(found.still)}, and moves on {ranks_text(found.moving)}",
+        port=READ, param=name, cause="replica-drift", confidence="likely", ranks=found.still,
+        why=(
+            "it is in no optimizer, and the loss of every rank is made of what it computes",
+            f"it was equal on all ranks; {ranks_text(found.still)} had the same bits whenever it was read",
+            *((f"the same for {n - 1} more that were looked at",) if n > 1 else ()),
+            "what is trained is equal on all ranks",
+        ),
+        then=("the ranks learn from different ones",),
+        remedy=Remedy(
+            action="update-on-all-ranks", targets=(name,),
+            text="move it on every rank (trained weights are the same there), or broadcast it before it is used",
+        ),
+    )  # fmt: skip
+
+
+_OF_THE_SAME_DATA = (
+    "all ranks are given the same data; the program adds up gradients of copies over them, but of no norm"
+)
+_BESIDE_PARTS = (
+    "layers are cut over the ranks; copies beside them, which began as the same random numbers, have the same gradient "
+    "on all, and no norm has"
+)
+
+
+def _norms(panel: Panel, norms: Sequence[str], step: int, how: str) -> Finding:
     name = norms[0]
     return Finding(
         code="HC301", kind="desync", severity="warning", step=step, rank=panel.ranks[0], phase="grad", site=name,
         title=f"gradients of {len(norms)} parameters of norms are not added up over the ranks", port="replica.grad",
         param=name, cause="missing-gradient-sync", confidence="possible",
         why=(
-            "all ranks are given the same data; the program adds up gradients of copies over them, but of no norm",
+            how,
             f"norms began alike on all ranks, are as wide as the copies, and part at their first move: {name}, ...",
         ),
         then=("each rank's norms learn from its part of the sequence",),

@@ -12,7 +12,8 @@ What it means
     were taken without `create_graph=True`: a constant. Or an optimizer holds a parameter that never gets a gradient,
     though its values come to the loss, or while its like in other layers do (an expert that nothing is sent to). Or the
     gradients of some micro-batches are in no update at all. Or every gradient is exactly 0 while the loss is not: what
-    is trained and what it is held against are one tensor, and their gradients cancel out.
+    is trained and what it is held against are one tensor, and their gradients cancel out. Or two optimizers hold one
+    parameter, and both move it by the same gradient.
 
 How it is decided
     A parameter with a gradient that is not zero at each of the first four updates of its optimizer, and none, or
@@ -30,7 +31,10 @@ How it is decided
     and gradients are no larger than what was used at the updates before. Who leaves out an update on purpose, because
     its loss or gradient is too large or not finite, is not spoken of. Gradients that were there when another optimizer
     stepped, at four updates in a row: a note, and a warning where they are more than 1 % of what is used, the very
-    first update of all was made without them, and other lines called backward for them than after.
+    first update of all was made without them, and other lines called backward for them than after. Two optimizers of
+    torch (SGD, Adam, AdamW) that step, at four updates of the first 64 steps in a row, without a backward pass between,
+    where both move a parameter and its gradient is the same tensor with the same bits; a note where one holds all that
+    the other does.
 
 What to do
     Give the parameter to the optimizer, or tell the program that it is not trained: `requires_grad_(False)`. Make the
@@ -67,6 +71,7 @@ from hypocenter.detect.law_rows import (
     PILED,
     STRANGER,
     THROWN_AWAY,
+    TWO_HANDS,
     USED_TWICE,
 )
 from hypocenter.detect.window import Window
@@ -79,6 +84,7 @@ _THEN = {
     NOT_USED: "nothing is learned",
     PILED: "it goes after the loss of the other too",
     USED_TWICE: "what is used twice counts double",
+    TWO_HANDS: "it moves twice as far as what one of them holds",
     THROWN_AWAY: "nothing is learned of them",
     CUT_OFF: "it learns nothing from that part of the loss",
     CONSTANT: "nothing is learned from that part of the loss",
@@ -100,6 +106,9 @@ _CLEAR = Remedy(
 )
 _WITH_GRAPH = Remedy(action="create-graph", text="take these gradients with create_graph=True")
 PILED_MATTERS = 0.01  # share of the gradient
+
+
+_ONE_HAND = Remedy(action="one-optimizer", text="give what the two share to one of them")
 
 
 @rule("HC233", "stagnation", severity="warning", reads=("optimizer",), asked="rows")
@@ -173,6 +182,8 @@ def check(window: Window) -> Iterator[Finding]:
             yield _constant(window, row)
         elif row.port == NEVER:
             yield _never(window, row)
+        elif row.port == TWO_HANDS:
+            yield _two_hands(window, row)
         elif row.port == THROWN_AWAY and row.module == ALWAYS:
             n = round(row.summary.sum)
             title = f"the gradients of {n} of {n + row.call} micro-batches are in no update"
@@ -221,6 +232,16 @@ def _never(window: Window, row: Reading) -> Finding:
     return replace(found, why=(*found.why, f"so it is at each of {row.call} audited steps", *more))
 
 
+def _two_hands(window: Window, row: Reading) -> Finding:
+    more = f" and {row.call - 1} more" if row.call > 1 else ""
+    why = f"{row.op} both hold it, and step one after the other with no backward pass between: each has moved it"
+    title = f"two optimizers move {row.site}{more} by the same gradient"
+    whose = "one of them holds all that the other does" if row.module == ALL else "each has parameters of its own too"
+    step = window.step - round(row.summary.sum)
+    found = _finding(window, [row], "note" if row.module == ALL else "warning", title, step, why)
+    return replace(found, why=(*found.why, whose), remedy=_ONE_HAND)
+
+
 def _of_use(step: int, row: Reading) -> tuple[str, int, str]:
     """Return title, step, and why."""
     if row.port == NOT_USED:
@@ -247,7 +268,7 @@ def _finding(
     if len(rows) > 1:
         others = ", ".join(row.site for row in rows[1:4])
         why.append(f"the same for {len(rows) - 1} more: {others}{' ...' if len(rows) > 4 else ''}")
-    is_parameter = first.port in (NO_GRADIENT, NOT_STEPPED, CUT_OFF, NEVER, NEVER_USED)
+    is_parameter = first.port in (TWO_HANDS, NO_GRADIENT, NOT_STEPPED, CUT_OFF, NEVER, NEVER_USED)
     return Finding(
         code="HC233",
         kind="stagnation",

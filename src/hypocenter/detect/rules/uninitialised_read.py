@@ -9,7 +9,9 @@ How it is decided
     At audited steps 0, 1, 2, 4, 8, ... and every 1000th the last micro-batch is done again with fresh floating-point
     memory full of NaN. If loss and gradients are finite without that and not with it, the tensor that makes the
     difference is found by halves, and the first operator that makes a NaN of it is named. Nothing is assumed: that is
-    what it means to depend on unwritten memory.
+    what it means to depend on unwritten memory. Where a replay is not like the run, and no NaN comes of memory full of
+    them (`nan_to_num`, a comparison), memory is filled with 0 and with 1, each twice: the same number must give the
+    same loss and gradients, and so must the other.
 
 What to do
     Make the tensor with `zeros` or `full`, or write all of it before it is read.
@@ -41,7 +43,9 @@ def check(window: Window) -> Iterator[Finding]:
             code="HC234",
             kind="data",
             severity="error",
-            title=f"{_short(row.op)} reads memory that nobody has written",
+            title=f"{_short(row.op)} reads memory that nobody has written"
+            if row.summary.sum
+            else f"what {_short(row.op)} gives is read, and nobody has written it",
             step=row.step,
             rank=window.rank,
             phase="forward",
@@ -49,7 +53,11 @@ def check(window: Window) -> Iterator[Finding]:
             op=row.op,
             source=row.source,
             cause="uninitialised-read",
-            why=(f"a tensor of {_short(row.module)}{made}, full of NaN beforehand, makes the result NaN",),
+            why=(
+                f"a tensor of {_short(row.module)}{made}, full of NaN beforehand, makes the result NaN"
+                if row.summary.sum
+                else f"with ones in a tensor of {_short(row.module)}{made} the result is another than with zeros there",
+            ),
             then=("the result depends on what lay in the memory before",),
             confidence="proven",
             remedy=Remedy(
