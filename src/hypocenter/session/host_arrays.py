@@ -78,6 +78,10 @@ class HostArrays:
         """Where calls of modules are not told of, nobody asks whose they are."""
         return None
 
+    def said_to_be_tied(self, model: Any) -> list[tuple[Any, Any]]:
+        """Return nothing: no model of these is known to say it."""
+        return []
+
     def has_copies(self, parameters: Sequence[Any]) -> bool:
         """No optimizer has."""
         return False
