@@ -179,6 +179,10 @@ class Framework(Protocol):
         """The module, in one of these models, that it is a parameter of."""
         ...
 
+    def is_merged(self, roots: Sequence[Any], parameter: Any) -> bool:
+        """Whether it is of an adapter that a module in training has added to its own weights, and leaves out."""
+        ...
+
     def has_copies(self, parameters: Sequence[Any]) -> bool:
         """Whether an optimizer of these holds copies that stand for several of the user's parameters."""
         ...

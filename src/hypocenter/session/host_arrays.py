@@ -82,6 +82,10 @@ class HostArrays:
         """Return nothing: no model of these is known to say it."""
         return []
 
+    def is_merged(self, roots: Sequence[Any], parameter: Any) -> bool:
+        """No adapter is known."""
+        return False
+
     def has_copies(self, parameters: Sequence[Any]) -> bool:
         """No optimizer has."""
         return False

@@ -164,6 +164,12 @@ class TorchFramework:
         modules = (module for root in roots for module in root.modules())
         return next((m for m in modules if any(p is parameter for p in m._parameters.values())), None)
 
+    def is_merged(self, roots: Sequence[torch.nn.Module], parameter: Tensor) -> bool:
+        """As layers of peft say: who merges can unmerge, and does not call its adapters meanwhile."""
+        modules = (m for root in roots for m in root.modules() if m.training and callable(getattr(m, "unmerge", None)))
+        merged = (m for m in modules if getattr(m, "merged", False) is True)
+        return any(p is parameter for m in merged for p in m.parameters())
+
     def has_copies(self, parameters: Sequence[Tensor]) -> bool:
         """FSDP1's flat parameters."""
         return any(map(is_flat, parameters))
