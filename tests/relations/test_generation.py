@@ -44,6 +44,13 @@ def test_experts_that_are_chosen_by_rounding_hold():
     assert "generation" in check_relations(model("mixtral", torch.bfloat16), batch()).held
 
 
+def test_padding_that_attends_to_all_is_not_the_future():
+    given = with_positions()
+    given["labels"] = given["input_ids"].masked_fill(given["attention_mask"] == 0, -100)  # the first token counts
+
+    assert "future" in check_relations(model("gpt2"), given).held
+
+
 def with_positions():
     given = batch()
     return given | {"position_ids": (given["attention_mask"].cumsum(1) - 1).clamp(min=0)}
