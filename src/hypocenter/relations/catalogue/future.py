@@ -25,8 +25,8 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from hypocenter.relations.catalogue.padding import is_mask, padded_places
 from hypocenter.relations.facts import CannotTell, Facts, shift_of
+from hypocenter.relations.masks import is_mask, padded_places
 from hypocenter.relations.relation import Trial, relation
 from hypocenter.relations.subject import Given, Subject
 from hypocenter.relations.tokens import later_replaced, targets_of
