@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from hypocenter.testing import RelationBroken, check_relations
 
@@ -81,3 +82,52 @@ def test_layers_of_one_class_are_told_of_together():
     (found,) = [each for each in why.value.looked.losses if each.code == "HC258"]
     assert found.parameters == ("0.weight", "2.weight")
     assert found.wrong.title == "no gradient reaches 0.weight and 1 more: round has none"
+
+
+class Checkpointed(nn.Module):
+    """Its second layer is recomputed; its first may be frozen."""
+
+    def __init__(self, *, is_reentrant=True, is_frozen=True, begins=lambda h: h, inside=lambda layer, h: layer(h)):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.last = nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+        self.first.requires_grad_(not is_frozen)
+        self.is_reentrant, self.begins, self.inside = is_reentrant, begins, inside
+
+    def forward(self, x):
+        h = self.begins(self.first(x))
+        return self.last(checkpoint(lambda h: self.inside(self.second, h), h, use_reentrant=self.is_reentrant))
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_a_reentrant_checkpoint_that_is_never_gone_back_through():
+    with pytest.raises(RelationBroken) as why:
+        check_relations(Checkpointed(), X, loss=functional.cross_entropy, labels=LABELS)
+    (found,) = why.value.looked.losses
+    assert (found.code, found.parameters) == ("HC258", ("second.weight", "second.bias"))
+    assert found.wrong.title.startswith("no gradient reaches second.weight and 1 more: nothing that their reentrant")
+    assert found.source.file.endswith("test_flat.py")
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("options", [
+    {"is_reentrant": False}, {"begins": lambda h: h.requires_grad_()},
+    {"inside": lambda layer, h: h + 0 * layer(h)},
+])  # fmt: skip
+def test_a_checkpoint_that_hands_on_gradients_or_does_not_matter(options):
+    check_relations(Checkpointed(**options), X, loss=functional.cross_entropy, labels=LABELS)
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_a_checkpoint_in_what_is_computed_without_gradients_on_purpose():
+    class Taught(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.teacher, self.head = Checkpointed(), nn.Linear(8, 3)
+
+        def forward(self, x):
+            with torch.no_grad():
+                wanted = self.teacher(x)
+            return self.head(x) + wanted
+
+    check_relations(Taught(), X, loss=functional.cross_entropy, labels=LABELS)

@@ -17,7 +17,7 @@ Rows of phase `optimizer`, written at steps at which relations are looked at.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Confidence, Finding, Remedy
@@ -27,12 +27,20 @@ HOLDS, NOT_ASKED = ": holds", ": not asked: "
 _FIRST_LOOK = "at no step before was it looked at: it may be so from the start"
 
 
-def broken(window: Window, code: str, *, title: str, cause: str, remedy: Remedy) -> Iterator[Finding]:
-    """Yield a finding for each row of this rule; a note where it is an exception by definition."""
+def broken(
+    window: Window, code: str, *, title: str, cause: str, remedy: Remedy,
+    others: Mapping[str, tuple[str, Remedy]] | None = None,
+) -> Iterator[Finding]:  # fmt: skip
+    """Yield a finding for each row of this rule; a note where it is an exception by definition.
+
+    Args:
+        others: title and remedy of relations, by name, that have their own.
+    """
     for row in window.of("optimizer"):
         if row.port != RELATION or row.op != code or len(row.names) < 3:
             continue
         what, whom, exception = row.names[:3]
+        own_title, own_remedy = (others or {}).get(row.names[-1], (title, remedy))
         size, limit = row.summary.sum, float(row.dtype or 0.0)
         where = f"{row.site or 'the model itself'} ({row.module})" if row.module else "code outside of modules"
         line = f", before {row.source.file}:{row.source.line}" if row.source is not None else ""
@@ -40,11 +48,11 @@ def broken(window: Window, code: str, *, title: str, cause: str, remedy: Remedy)
         when = f"it held at step {row.step - row.call}" if row.call else _FIRST_LOOK
         then = (f"an exception by definition: {exception}",) if exception else ()
         yield Finding(
-            code=code, kind="data", severity="note" if exception else "warning", title=title, step=row.step,
+            code=code, kind="data", severity="note" if exception else "warning", title=own_title, step=row.step,
             microbatch=row.microbatch, rank=window.rank, phase="forward", site=row.site, source=row.source,
             cause="unknown" if exception else cause, limit=limit, actual=size,
             why=(*why, *((when,) if row.step else ()), *then),
-            confidence="possible" if exception else "proven", remedy=None if exception else remedy,
+            confidence="possible" if exception else "proven", remedy=None if exception else own_remedy,
         )  # fmt: skip
 
 

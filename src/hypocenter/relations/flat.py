@@ -1,13 +1,15 @@
 """A trained parameter that the loss depends on, and that no gradient reaches: an operation on the way has none.
 
 Rounding, signs, comparisons, indices and numbers handed to Python have no gradient, or one that is 0 everywhere. A
-parameter that comes to the loss only through one of them is never trained. It is told apart from what is cut on purpose
-(`detach()`, `no_grad()`), from what happens to be 0 here (an expert without tokens, a unit that is off), and from what
-does not matter: the parameter is changed in a replay, and the loss must change.
+parameter that comes to the loss only through one of them is never trained. Nor is one inside of a reentrant checkpoint
+of which no input needs a gradient: it computes without a graph, and its backward is never called. It is told apart from
+what is cut on purpose (`detach()`, `no_grad()`), from what happens to be 0 here (an expert without tokens, a unit that
+is off), and from what does not matter: the parameter is changed in a replay, and the loss must change.
 """
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from collections import defaultdict
 from collections.abc import Sequence
@@ -17,11 +19,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
+from torch.utils.checkpoint import CheckpointFunction
 
 from hypocenter.nouns import Source
 from hypocenter.relations.called import called_at
 from hypocenter.relations.contracts import Wrong
 from hypocenter.relations.subject import Ran, Subject
+from hypocenter.tap.own_frame import CannotListen, OwnFrame
 from hypocenter.tap.tree import replace_tensors, tensors
 
 _MOST_ELEMENTS = 1 << 24  # of the parameters that are changed at once
@@ -31,6 +35,8 @@ _FLAT = frozenset({
     "heaviside", "floor_divide", "__floordiv__",
 })  # fmt: skip
 """Their gradient is 0 wherever they have one."""
+REENTRANT = "a reentrant checkpoint"
+_CHECKPOINT = CheckpointFunction.forward.__code__
 _TO_PYTHON = frozenset({"item", "tolist", "numpy", "__float__", "__int__", "__array__"})
 _ON_PURPOSE = frozenset({"detach", "detach_", "requires_grad_", "__get__"})  # the last: of `.data`
 
@@ -50,7 +56,38 @@ class Break:
     source: Source | None
 
 
-class _Ends(TorchFunctionMode):
+class _Checkpoints(TorchFunctionMode):
+    """Knows reentrant checkpoints, begun where gradients are wanted, whose backward will never be called."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._is_cut, self._stop = False, lambda: None
+
+    def __enter__(self) -> Any:
+        with contextlib.suppress(CannotListen, KeyError, AttributeError):
+            frame = OwnFrame(vars(torch.autograd.Function)["apply"].__func__, self._begin)
+            frame.listen()
+            self._stop = frame.stop
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        self._stop()
+
+    def _begin(self, function: Any, args: tuple[Any, ...], _: dict[str, Any]) -> None:
+        if function is CheckpointFunction:
+            self._is_cut = torch.is_grad_enabled() and not any(t.requires_grad for _, t in tensors(args))
+
+    def cut_around(self, frame: Any) -> Any | None:
+        """Return the frame of such a checkpoint around this one; None: there is none."""
+        while self._is_cut and frame is not None:
+            if frame.f_code is _CHECKPOINT:
+                return frame
+            frame = frame.f_back
+        return None
+
+
+class _Ends(_Checkpoints):
     """Follow parameters through the forward as far as their gradients reach.
 
     Attributes:
@@ -82,6 +119,11 @@ class _Ends(TorchFunctionMode):
         if not given:
             return result
         name = getattr(func, "__name__", "")
+        if not torch.is_grad_enabled() and (checkpoint := self.cut_around(sys._getframe(1))) is not None:
+            module, source = called_at(self._subject, checkpoint)
+            for number in given:
+                self.breaks[number].append(Break(operation=REENTRANT, module=module, source=source))
+            return result
         made = [t for _, t in tensors(args[:1] if result is None else result)]
         if not made and name not in _TO_PYTHON:
             return result  # a size, a name
@@ -157,7 +199,7 @@ def _is_other(a: Tensor, b: Tensor) -> bool:
     return bool(((a - b).abs() > _LEAST * b.abs()).any())
 
 
-class _InPlaceOf(TorchFunctionMode):
+class _InPlaceOf(_Checkpoints):
     """Give functions other values for some parameters, but where a gradient is cut off on purpose.
 
     Nothing is written to the parameters: others may read them now.
@@ -172,7 +214,8 @@ class _InPlaceOf(TorchFunctionMode):
         self._others = {id(p): _moved(p, generator) for p in parameters}
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if getattr(func, "__name__", "") in _ON_PURPOSE or not torch.is_grad_enabled():
+        is_cut = not torch.is_grad_enabled() and self.cut_around(sys._getframe(1)) is None
+        if getattr(func, "__name__", "") in _ON_PURPOSE or is_cut:
             return func(*args, **(kwargs or {}))
         return func(*replace_tensors(args, self._other), **replace_tensors(kwargs or {}, self._other))
 
@@ -189,9 +232,19 @@ def _moved(parameter: Tensor, generator: torch.Generator) -> Tensor:
 
 def _wrong(place: Break, names: Sequence[str]) -> Wrong:
     who = f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
+    verb = "are" if len(names) > 1 else "is"
+    if place.operation == REENTRANT:
+        return Wrong(
+            title=f"no gradient reaches {who}: nothing that {'their' if len(names) > 1 else 'its'} reentrant checkpoint "
+            "is given needs one",
+            why=f"{who} {verb} to be trained, and the gradient is 0 or missing; the loss depends on it, as a replay with "
+            "other values shows, but a reentrant checkpoint goes back only where one of its inputs needs a gradient",
+            remedy="use_reentrant=False, or requires_grad_() on what the checkpoint is given (in transformers "
+            "enable_input_require_grads())",
+        )
     return Wrong(
         title=f"no gradient reaches {who}: {place.operation} has none",
-        why=f"{who} {'are' if len(names) > 1 else 'is'} to be trained, and the gradient is 0 or missing; the loss "
+        why=f"{who} {verb} to be trained, and the gradient is 0 or missing; the loss "
         f"depends on it, as a replay with other values shows, but only through {place.operation}, whose result has no "
         "gradient",
         remedy="give it a way with a gradient (a straight-through estimate, the soft value as a weight, a loss of its "

@@ -10,6 +10,7 @@ from hypocenter.nouns import Source
 from hypocenter.relations import contracts, derivative, flat, pairing
 from hypocenter.relations.called import Called, FunctionCall, LossCall
 from hypocenter.relations.contracts import Wrong
+from hypocenter.relations.crossed import crossed
 from hypocenter.relations.facts import Facts
 from hypocenter.relations.flat import Break
 from hypocenter.relations.subject import Ran, Subject
@@ -81,7 +82,7 @@ def look_at_loss(subject: Subject, of_loss: OfLoss, facts: Facts | None) -> list
 
     all_found = [found("HC251", wrong, call) for call in called.losses if (wrong := contracts.broken(call))]
     if facts is not None:
-        crosswise = pairing.crosswise(subject, facts, called.pairs)
+        crosswise = pairing.crosswise(subject, facts, called.pairs) or crossed(subject, facts, called.pairs)
         if crosswise is not None:
             all_found.append(found("HC252", crosswise[1], crosswise[0]))
         late = pairing.asked_too_late(subject, facts)

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from hypocenter.relations.called import LossCall
-from hypocenter.relations.catalogue.padding import covered, is_mask, padded_places
 from hypocenter.relations.contracts import Wrong
 from hypocenter.relations.facts import Facts, shift_of, stand_later
+from hypocenter.relations.masks import covered, is_mask, padded_places
 from hypocenter.relations.subject import Place, Subject
 
 _LEAST_ROWS = 3

@@ -237,6 +237,29 @@ class EachRow:
         return None
 
 
+@dataclass(frozen=True, slots=True)
+class LeastRow:
+    """Judge by the sample that moved least, of those with places that must stay: a change that all of them show.
+
+    Attributes:
+        stays: whether it must stay: [n samples, length], bool.
+    """
+
+    stays: Tensor
+
+    def moved(self, before: Tensor, now: Tensor) -> float | None:
+        """Return the change of the sample that moved least; None for tensors without samples, places and features."""
+        if before.dim() != 3 or before.shape[:2] != self.stays.shape:
+            return None
+        moved, usual = ((of * self.stays).sum(1) for of in _over(_squares(before, now), (0, 1)))
+        counts = self.stays.any(1)
+        return float((moved[counts] / usual[counts].clamp(min=1e-300)).min().sqrt()) if bool(counts.any()) else None
+
+    def moved_first(self, before: Tensor, now: Tensor) -> float | None:
+        """Return None: there is only one layout."""
+        return None
+
+
 def _widened(mask: Tensor) -> Tensor:
     """Return the mask with NEAR more places set on both sides."""
     wide = torch.nn.functional.max_pool1d(mask.float().unsqueeze(1), 2 * NEAR + 1, stride=1, padding=NEAR)

@@ -244,7 +244,7 @@ class Subject:
         """Run forward and loss again, and return what came out, without a graph.
 
         Args:
-            changed: other tensors for these inputs.
+            changed: other tensors for these inputs; at a place that has none, an argument of this name more.
             keeps: what all modules are given and give.
             way: how it is done.
             rows: the samples that it is done with.
@@ -260,6 +260,7 @@ class Subject:
         if began - self._began + self._longest_s > self.limit_s:
             raise OutOfTime("there was no time for it")
         pairs = [(each.tensor, changed[each.place]) for each in self.given if changed and each.place in changed]
+        added = {place: new for place, new in (changed or {}).items() if all(e.place != place for e in self.given)}
         swap = {} if is_embedded else {id(old): new for old, new in pairs}
 
         def made_of(position: int, _: Event) -> Event:
@@ -268,6 +269,8 @@ class Subject:
                 args = replace_tensors(event.args, lambda t: swap.get(id(t), t))
                 kwargs = replace_tensors(event.kwargs, lambda t: swap.get(id(t), t))
                 event = replace(event, args=args, kwargs=kwargs)
+            more = {name: new for (at, name), new in added.items() if at == position}
+            event = replace(event, kwargs={**event.kwargs, **more}) if more else event
             return event if way.seed is None else replace(event, rng=None)
 
         self.held, heard = Held(pairs if is_embedded else ()), Heard(self.name, keeps=keeps)

@@ -173,8 +173,16 @@ class Framework(Protocol):
         """The class of a model, and its parameters by all their names in it, both without wrappers."""
         ...
 
+    def said_to_be_tied(self, model: Any) -> list[tuple[Any, Any]]:
+        """Parameters that the model itself says are one and the same, in pairs, whether they are or not."""
+        ...
+
     def owner(self, roots: Sequence[Any], parameter: Any) -> Any | None:
         """The module, in one of these models, that it is a parameter of."""
+        ...
+
+    def is_merged(self, roots: Sequence[Any], parameter: Any) -> bool:
+        """Whether it is of an adapter that a module in training has added to its own weights, and leaves out."""
         ...
 
     def has_copies(self, parameters: Sequence[Any]) -> bool:

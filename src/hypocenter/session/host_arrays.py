@@ -78,6 +78,14 @@ class HostArrays:
         """Where calls of modules are not told of, nobody asks whose they are."""
         return None
 
+    def said_to_be_tied(self, model: Any) -> list[tuple[Any, Any]]:
+        """Return nothing: no model of these is known to say it."""
+        return []
+
+    def is_merged(self, roots: Sequence[Any], parameter: Any) -> bool:
+        """No adapter is known."""
+        return False
+
     def has_copies(self, parameters: Sequence[Any]) -> bool:
         """No optimizer has."""
         return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from numpy.typing import NDArray
@@ -20,6 +20,7 @@ from hypocenter.tap.flat_parameters import is_flat
 from hypocenter.tap.names import class_name, unwrap, walk
 from hypocenter.tap.tape import versions_of
 
+_SAID_TIES = "all_tied_weights_keys"  # of transformers' models, from version 5 on: name -> name of what it is
 _FAMILIES: dict[type, str] = {torch.optim.SGD: "SGD", torch.optim.Adam: "Adam", torch.optim.AdamW: "AdamW"}
 
 
@@ -146,10 +147,27 @@ class TorchFramework:
         }
         return class_name(unwrap(model)), found
 
+    def said_to_be_tied(self, model: torch.nn.Module) -> list[tuple[Any, Any]]:
+        """As transformers' models do, which are loaded and saved by it; only what is whole on this rank."""
+        pairs: list[tuple[Any, Any]] = []
+        for _, module in walk(model):
+            said = vars(module).get(_SAID_TIES)
+            if isinstance(said, dict) and said:
+                named = dict(module.named_parameters(remove_duplicate=False))
+                names = [(a, b) for a, b in cast("dict[Any, Any]", said).items() if a in named and b in named]
+                pairs += [(named[a], named[b]) for a, b in names if not hasattr(named[a], "to_local")]
+        return pairs
+
     def owner(self, roots: Sequence[torch.nn.Module], parameter: Tensor) -> torch.nn.Module | None:
         """Also where it stands in for one that is sharded."""
         modules = (module for root in roots for module in root.modules())
         return next((m for m in modules if any(p is parameter for p in m._parameters.values())), None)
+
+    def is_merged(self, roots: Sequence[torch.nn.Module], parameter: Tensor) -> bool:
+        """As layers of peft say: who merges can unmerge, and does not call its adapters meanwhile."""
+        modules = (m for root in roots for m in root.modules() if m.training and callable(getattr(m, "unmerge", None)))
+        merged = (m for m in modules if getattr(m, "merged", False) is True)
+        return any(p is parameter for m in merged for p in m.parameters())
 
     def has_copies(self, parameters: Sequence[Tensor]) -> bool:
         """FSDP1's flat parameters."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -99,3 +100,49 @@ def told(out: Path, model: Net, again: Callable[[Net], Net]) -> list[tuple[str, 
             functional.cross_entropy(model(ids[:, :-1]).flatten(0, 1), ids[:, 1:].flatten()).backward()
             optimizer.step()
     return [(f.code, f.severity, f.step, f.site) for f in findings(out) if f.code == "HC265"]
+
+
+def grown(model: Any) -> None:
+    """The embedding is made larger by hand, and the head is a copy of it."""
+    more = torch.cat([model.transformer.wte.weight.data, torch.zeros(2, 8)])
+    model.transformer.wte = nn.Embedding.from_pretrained(more, freeze=False)
+    model.lm_head = nn.Linear(8, 14, bias=False)
+    model.lm_head.weight.data.copy_(more)
+
+
+def another_head(model: Any) -> None:
+    model.lm_head = nn.Linear(8, 3, bias=False)
+
+
+def frozen_embedding(model: Any) -> None:
+    grown(model)
+    model.transformer.wte.requires_grad_(False)
+
+
+@pytest.mark.parametrize(
+    ("change", "is_said", "n"),
+    [
+        (grown, True, 1),
+        (grown, False, 0),
+        (lambda model: model.resize_token_embeddings(14, mean_resizing=False), True, 0),
+        (another_head, True, 0),
+        (frozen_embedding, True, 0),
+    ],
+)
+def test_a_tie_that_only_the_config_declares(
+    change: Callable[[Any], None], is_said: bool, n: int, tmp_path: Path
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    torch.manual_seed(0)
+    sizes = {"vocab_size": 12, "n_positions": 8, "n_embd": 8, "n_layer": 1, "n_head": 1}
+    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(tie_word_embeddings=is_said, **sizes))
+    change(model)
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+    with contextlib.redirect_stderr(None), hypocenter.watch(out=str(tmp_path)):
+        for _ in range(2):
+            optimizer.zero_grad()
+            model(input_ids=torch.randint(0, 3, (4, 6))).logits.square().mean().backward()
+            optimizer.step()
+
+    told = [(f.code, f.severity, f.step, f.site) for f in findings(tmp_path) if f.code == "HC265"]
+    assert told == [("HC265", "warning", 0, "lm_head.weight")] * n

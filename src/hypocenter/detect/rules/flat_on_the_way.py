@@ -4,7 +4,9 @@ What it means
     An optimizer holds a parameter, the loss depends on it, and its gradient is always 0 or missing: between them is a
     rounding, a sign, a comparison, an index (argmax, topk) or a number handed to Python (`.item()`), none of which has
     a gradient. The parameter is never trained: a quantiser without a straight-through estimate, a router whose scores
-    choose an expert and weigh nothing, a threshold that is learned in name only.
+    choose an expert and weigh nothing, a threshold that is learned in name only. Or it is used inside of a reentrant
+    checkpoint that is given nothing that needs a gradient (frozen embeddings): such a checkpoint is never gone back
+    through.
 
 How it is decided
     Where an optimizer holds parameters without a gradient, a healthy micro-batch is done again and their values are
@@ -13,8 +15,9 @@ How it is decided
     if it has no gradient at the next three updates either.
 
 What to do
-    Give it a way with a gradient: a straight-through estimate, the soft score as a weight, a loss of its own. Or take
-    it out of the optimizer.
+    Checkpoint with `use_reentrant=False`, or let what the checkpoint is given need a gradient. Give it a way with a
+    gradient: a straight-through estimate, the soft score as a weight, a loss of its own. Or take it out of the
+    optimizer.
 
 When it is wrong
     Where such a parameter is moved by something else than its gradient, and the optimizer holds it by accident.

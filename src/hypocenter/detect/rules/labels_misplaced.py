@@ -7,8 +7,10 @@ What it means
 
 How it is decided
     In a replay of a healthy micro-batch. For the first, labels change places, and the loss stays as it was although all
-    outputs met all labels. For the second, what the loss asks for, which the gradient of the logits tells, stands two
-    places later in the input at 99 of 100 places, and not one place later.
+    outputs met all labels. Or, in one term of several, what is made of the model's inputs changes places at the very
+    operation that meets the model's column of outputs: the loss stays, and is another where each meets its own. For the
+    second, what the loss asks for, which the gradient of the logits tells, stands two places later in the input at 99
+    of 100 places, and not one place later.
 
 What to do
     Give both the same shape; give a model that shifts labels itself the tokens as they are.

@@ -3,14 +3,16 @@
 What it means
     Outputs at places that are no padding, or of whole samples, change with the content under the padding mask. So the
     result for a sample depends on how long the others of its batch happen to be: a mask is dropped, turned round, or
-    a mean is taken over padding. Or the loss of a language model asks for padding, and averages over it.
+    a mean is taken over padding. Or the loss of a language model asks for padding, and averages over it. Or a model of
+    transformers counts positions from the padding on its left, and `generate()` from the text.
 
 How it is decided
     With `--relations` the content under a mask of zeros and ones that covers beginnings or ends of samples is replaced
     in a replay; of tokens only what embeddings look up, for a model may tell padding from the tokens themselves. The
     first module that shows it is named. A convolution or a window that reaches over the edge of a sample is a note.
     What the loss asks for is read from its gradient: places that count and are padding by the mask are told, but for
-    the first place behind a sample, or before it.
+    the first place behind a sample, or before it. A model that is given padding on the left and no positions is given
+    those that its `generate()` makes of the mask: the scores behind padding must stay.
 
 What to do
     Hand the mask on to the named module; set labels to -100 where the mask is 0.
@@ -40,7 +42,12 @@ from hypocenter.nouns import Finding, Remedy
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the step at which it is seen."""
     remedy = Remedy(action="hand-on-the-mask", text="hand the padding mask on to the named module")
-    yield from broken(
-        window, "HC243", title="what stands under a padding mask matters", cause="padding-leak", remedy=remedy
+    positions = Remedy(
+        action="give-positions",
+        text="give the model position_ids=(attention_mask.cumsum(1) - 1).clamp(min=0), or pad on the right",
     )
+    yield from broken(
+        window, "HC243", title="what stands under a padding mask matters", cause="padding-leak", remedy=remedy,
+        others={"generation": ("text behind padding is trained at other positions than generate() uses", positions)},
+    )  # fmt: skip
     yield from wrong(window, "HC243", cause="padding-leak")

@@ -3,14 +3,16 @@
 What it means
     The output for a sample changes when other samples of its batch are replaced. Something mixes them: a view or a
     transpose over the wrong dimensions, statistics or a softmax over the axis of the batch, a state that one sample
-    leaves for the next. The loss falls, and the model gives other answers alone than in a batch.
+    leaves for the next. The loss falls, and the model gives other answers alone than in a batch. Or documents that are
+    packed into one row see each other.
 
 How it is decided
     With `--relations` the last micro-batch of a healthy step is done again: every second row takes the values of its
     neighbour. Shapes and random numbers are the same, dropout is held, so what is independent stays to the bit. The
     first module whose output for an untouched row moves is named. In float32 each half of the batch is run by itself,
     too: what counts samples shows there. Inputs whose second dimension may be the batch, that
-    say which rows belong together, or that come alone accuse nobody.
+    say which rows belong together, or that come alone accuse nobody. Where positions begin anew inside a row, and the
+    loss does not ask across, every second document is replaced, and the outputs for the others must stay.
 
 What to do
     Look at the named module: which of its dimensions does it take for the batch?
@@ -44,6 +46,12 @@ def check(window: Window) -> Iterator[Finding]:
         action="separate-samples",
         text="look at views, norms and softmax of the named module: over which dimension do they go?",
     )
-    yield from broken(
-        window, "HC241", title="samples of a batch depend on each other", cause="sample-leak", remedy=remedy
+    documents = Remedy(
+        action="separate-documents",
+        text="give attention a mask of blocks, or the lengths of the documents; in transformers position_ids without "
+        "attention_mask",
     )
+    yield from broken(
+        window, "HC241", title="samples of a batch depend on each other", cause="sample-leak", remedy=remedy,
+        others={"documents": ("documents packed into one row depend on each other", documents)},
+    )  # fmt: skip

@@ -2,22 +2,24 @@
 
 What it means
     A parameter that had a gradient at every update has none any more (it was frozen, cut off from the loss, or replaced
-    by another), or one that has a gradient is in no optimizer: it was left out of the list, or its module was built
-    anew after the optimizer was made, or it lies in a plain list, where `parameters()` does not look, or `forward`
-    makes it anew. It stays as it is while everything else learns. Or a forward in training was never gone back from:
-    its batch is computed and thrown away. Or something is used twice: two backward passes begin at one loss, or two
-    updates use the same gradients. Or what is computed from a parameter comes to the loss without its gradient
-    (`detach()`, `no_grad()`), where it came with it before: one of two uses of a tied weight, one term of the loss. Or
-    a term of the loss is made of gradients (a gradient penalty, forces, the residual of a differential equation) that
-    were taken without `create_graph=True`: a constant. Or an optimizer holds a parameter that never gets a gradient,
-    though its values come to the loss, or while its like in other layers do (an expert that nothing is sent to). Or the
-    gradients of some micro-batches are in no update at all. Or every gradient is exactly 0 while the loss is not: what
-    is trained and what it is held against are one tensor, and their gradients cancel out. Or two optimizers hold one
-    parameter, and both move it by the same gradient.
+    by another, or its adapter was merged for an evaluation and not taken out again), or one that has a gradient is in
+    no optimizer: it was left out of the list, or its module was built anew after the optimizer was made, or it lies in
+    a plain list, where `parameters()` does not look, or `forward` makes it anew. It stays as it is while everything
+    else learns. Or a forward in training was never gone back from: its batch is computed and thrown away. Or something
+    is used twice: two backward passes begin at one loss, or two updates use the same gradients. Or what is computed
+    from a parameter comes to the loss without its gradient (`detach()`, `no_grad()`), where it came with it before: one
+    of two uses of a tied weight, one term of the loss. Or a term of the loss is made of gradients (a gradient penalty,
+    forces, the residual of a differential equation) that were taken without `create_graph=True`: a constant. Or an
+    optimizer holds a parameter that never gets a gradient, though its values come to the loss, or while its like in
+    other layers do (an expert that nothing is sent to). Or the gradients of some micro-batches are in no update at all.
+    Or every gradient is exactly 0 while the loss is not: what is trained and what it is held against are one tensor,
+    and their gradients cancel out. Or two optimizers hold one parameter, and both move it by
+    the same gradient.
 
 How it is decided
     A parameter with a gradient that is not zero at each of the first four updates of its optimizer, and none, or
-    zero, at eight updates in a row, while its module is still called. A parameter with a gradient that no optimizer
+    zero, at eight updates in a row, while its module is still called, or is of an adapter that its layer, in training,
+    says is merged (peft). A parameter with a gradient that no optimizer
     of the program holds, at updates 1, 2, 4, 8, ... and every 1000th, or while an optimizer steps that never had one.
     The same at four of the steps 0, 1, 2, 4, 8, ... 64 for what lies among others in a list or dict of a trained model,
     or is made in `forward`, unless it moves, is a copy of what an optimizer holds, or hands its gradient on to that.
@@ -61,6 +63,7 @@ from hypocenter.detect.law_rows import (
     CUT_OFF,
     HIDDEN,
     MADE_ANEW,
+    MERGED,
     NEVER,
     NEVER_USED,
     NO_GRADIENT,
@@ -105,6 +108,7 @@ _CLEAR = Remedy(
     text="call zero_grad() of an optimizer before the backward of its own loss, or detach() for the other",
 )
 _WITH_GRAPH = Remedy(action="create-graph", text="take these gradients with create_graph=True")
+_UNMERGE = Remedy(action="unmerge", text="call unmerge_adapter() after the evaluation, before training goes on")
 PILED_MATTERS = 0.01  # share of the gradient
 
 
@@ -125,11 +129,13 @@ def check(window: Window) -> Iterator[Finding]:
         found = _finding(window, idle, "warning", "every gradient is 0: nothing is trained", window.step, why)
         yield replace(found, site="", param=None)
     if gone:
-        gone.sort(key=lambda row: bool(row.module))
+        gone.sort(key=lambda row: ("", MERGED).index(row.module) if row.module in ("", MERGED) else 2)
         first, begin = gone[0], window.step - round(gone[0].summary.sum) + 1
         since = f"{first.site} had a gradient at each of the first updates, and has none since step {begin}"
-        severity: Severity = "note" if all(row.module for row in gone) else "warning"
-        yield _finding(window, gone, severity, f"{first.site} has no gradient any more", begin, since)
+        severity: Severity = "warning" if first.module in ("", MERGED) else "note"
+        found = _finding(window, gone, severity, f"{first.site} has no gradient any more", begin, since)
+        merged = "its adapter is merged into the weights of its layer, which leaves it out in training too"
+        yield replace(found, why=(*found.why, merged), remedy=_UNMERGE) if first.module == MERGED else found
     left_out = [row for row in rows if row.port == NOT_STEPPED]
     if left_out:
         first = next((row for row in left_out if row.module), left_out[0])

@@ -4,15 +4,19 @@ What it means
     A tied weight (the head of a language model that is its embedding, a layer that is used at several places) was one
     parameter, and is two copies now, which are trained apart from here on. A model was built anew or loaded in
     mid-run, and what made the tie was not done again, or `load_state_dict(assign=True)` or a new `nn.Parameter` has
-    undone it.
+    undone it. Or a model says that it is tied (`tie_word_embeddings` of a config of transformers) and is not: its head
+    or its embedding was replaced. It is trained as another model than it is saved as, loaded as, and said to be.
 
 How it is decided
     Which names are one parameter is noted at the first update of each optimizer, and looked at when another one makes
     its first: two names that were one, are two trained parameters now, and hold the same values, bit for bit, that are
-    near (half of their norm) what the one had at steps 0, 1, 2, 4, ...
+    near (half of their norm) what the one had at steps 0, 1, 2, 4, ... What a model of transformers (version 5 and
+    later) lists as tied (`all_tied_weights_keys`: by its config, and without what it was loaded untied) is compared at
+    the first update of each optimizer: two names of it are two trained parameters of one shape in this optimizer.
 
 What to do
     Tie them again after loading and before the optimizer is made (`head.weight = embedding.weight`, `tie_weights()`).
+    Grow a vocabulary with `resize_token_embeddings`. Where two are meant, say so: `tie_word_embeddings=False`.
 
 When it is wrong
     Where a model is trained tied first and untied on purpose later in the same run. Runs that go on in another process
@@ -24,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import UNTIED
+from hypocenter.detect.law_rows import SAID, UNTIED
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Remedy
 
@@ -36,14 +40,18 @@ def check(window: Window) -> Iterator[Finding]:
         if row.port == UNTIED:
             n, one = round(row.summary.sum), row.names[0] if row.names else ""
             more = (f"the same for {n - 1} more",) if n > 1 else ()
+            is_said = row.module == SAID
+            why = (
+                "the model lists them as tied, by its config; its optimizer holds two of the same shape" if is_said else
+                f"they were one at the first update of the optimizer of step {row.call}; this one holds two with the "
+                "same values"
+            )  # fmt: skip
+            apart = f"{row.site} and {one} were one parameter, and are two"
+            title = f"{row.site} is said to be {one}, and is not" if is_said else apart
             yield Finding(
                 code="HC265", kind="desync", severity="warning", step=row.step, rank=window.rank, phase="optimizer",
-                site=row.site, param=row.site, cause="state-changed", confidence="proven",
-                title=f"{row.site} and {one} were one parameter, and are two",
-                why=(
-                    f"they were one at the first update of the optimizer of step {row.call}; this one holds two with "
-                    "the same values", *more,
-                ),
+                site=row.site, param=row.site, confidence="proven",
+                cause="program-error" if is_said else "state-changed", title=title, why=(why, *more),
                 then=("each is trained with its own part of the gradient: they go apart",),
                 remedy=Remedy(action="tie-again", text="tie them again before the optimizer is made"),
             )  # fmt: skip

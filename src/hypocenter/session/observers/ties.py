@@ -4,6 +4,9 @@ Which names are one parameter is noted when an optimizer makes its first update,
 model that was made or loaded anew has another optimizer too. Two that were one and are two now count only where they
 hold the same values, bit for bit, and these are near what the one had: a second model that was made untied begins with
 values of its own, if also with the same in all its layers.
+
+And what a model itself says is one parameter (transformers', by its config) is one, at the first update of each
+optimizer: it counts where the optimizer holds both, and they are of one shape.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from hypocenter import schedule
-from hypocenter.detect.law_rows import UNTIED
+from hypocenter.detect.law_rows import SAID, UNTIED
 from hypocenter.nouns import replace
 from hypocenter.session.events import Observed, Observer, Update
 from hypocenter.session.observers.optimizer_rows import number_row
@@ -55,6 +58,14 @@ class Ties(Observer[Observed]):
         self._seen[id(optimizer)] = Ref(optimizer)
         own = {id(p) for p in update.parameters}
         for root in self.context.names.roots():
+            said = [
+                pair for pair in self.context.framework.said_to_be_tied(root)
+                if own.issuperset(map(id, pair)) and _are_trained_apart(*pair)
+            ]  # fmt: skip
+            if said:
+                one, other = map(self.context.label, reversed(said[0]))
+                self._tell(update.step, one, other, len(said), SAID)
+                return
             kind, named = self.context.framework.named(root)
             if own.isdisjoint(map(id, named.values())):
                 continue
@@ -63,7 +74,8 @@ class Ties(Observer[Observed]):
                 and id(named[a]) in own and self._are_two(named[a], named[b], tie.values)
             ]  # fmt: skip
             if copies:
-                self._tell(update.step, kind, copies)
+                one, other = copies[0]
+                self._tell(update.step, one, other, len(copies), call=self._tied[kind, one, other].step)
                 return
             first: dict[int, str] = {}
             for name, parameter in named.items():
@@ -81,11 +93,9 @@ class Ties(Observer[Observed]):
             values = None if parameter is None else self.context.framework.sample(parameter, ELEMENTS)
             tie.values = tie.values if values is None else self.context.framework.copied(values)
 
-    def _tell(self, step: int, kind: str, copies: list[tuple[str, str]]) -> None:
+    def _tell(self, step: int, one: str, other: str, n: int, by: str = "", call: int = 0) -> None:
         self._is_told = True
-        one, other = copies[0]
-        order, when = self.context.clock.next_order(), self._tied[kind, one, other].step
-        row = number_row(other, UNTIED, step, order, float(len(copies)), call=when)
+        row = number_row(other, UNTIED, step, self.context.clock.next_order(), float(n), module=by, call=call)
         self.rows.append(replace(row, names=(one,)))
 
     def _are_two(self, one: Any, other: Any, was: Any) -> bool:
@@ -93,9 +103,7 @@ class Ties(Observer[Observed]):
 
         Waits for the device.
         """
-        if one is other or not (one.requires_grad and other.requires_grad):
-            return False
-        if was is None or one.shape != other.shape or one.dtype != other.dtype:
+        if was is None or not _are_trained_apart(one, other):
             return False
         samples = [self.context.framework.sample(p, ELEMENTS) for p in (one, other)]
         if any(each is None for each in samples):
@@ -104,3 +112,10 @@ class Ties(Observer[Observed]):
         if before.shape != a.shape or not np.array_equal(a, b) or (a == a[0]).all():
             return False
         return float(np.linalg.norm(a - before)) <= NEAR * float(np.linalg.norm(before))
+
+
+def _are_trained_apart(one: Any, other: Any) -> bool:
+    """Return whether these are two parameters of one shape and format that get gradients."""
+    if one is other or not (one.requires_grad and other.requires_grad):
+        return False
+    return one.shape == other.shape and one.dtype == other.dtype

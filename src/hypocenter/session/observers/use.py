@@ -15,6 +15,7 @@ from hypocenter import schedule
 from hypocenter.detect.law_rows import (
     ALL,
     FROZEN,
+    MERGED,
     NEVER_USED,
     NO_GRADIENT,
     NOT_CALLED,
@@ -175,6 +176,8 @@ class Use(Observer[Observed]):
             return
         is_called = self._called.pop(name, False)
         kind = FROZEN if not parameter.requires_grad else "" if is_called else NOT_CALLED
+        if kind == NOT_CALLED and self.context.framework.is_merged(self.context.names.roots(), parameter):
+            kind = MERGED
         order = self.context.clock.next_order()
         self.rows.append(number_row(name, NO_GRADIENT, step, order, GONE_FOR, module=kind))
 

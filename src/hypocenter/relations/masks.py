@@ -1,0 +1,45 @@
+"""Masks of padding among the inputs of a model, and what they cover."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from hypocenter.relations.subject import Given
+
+
+def is_mask(given: Given) -> bool:
+    """Return whether this input is a mask: a row of zeros and ones for each sample."""
+    tensor = given.tensor
+    if tensor.dim() != 2 or "type" in given.name:
+        return False
+    return bool(((tensor == 0) | (tensor == 1)).all()) and bool((tensor == 0).any()) and bool((tensor == 1).any())
+
+
+def covered(mask: Given, contents: list[Given]) -> Given | None:
+    """Return the first input that this mask covers: same shape, same call, and the same model or decoder."""
+    of_decoder = mask.name.startswith("decoder_")
+    fitting = [c for c in contents if c.tensor.shape[:2] == mask.tensor.shape]
+    fitting = [c for c in fitting if c.name.startswith("decoder_") == of_decoder and c.place[0] == mask.place[0]]
+    return fitting[0] if fitting else None
+
+
+def padded_places(mask: Given, content: Tensor) -> Tensor | None:
+    """Return where there is padding, as booleans [n, length]; None if this is no mask of padding."""
+    zero = mask.tensor == 0
+    for padded in (zero, ~zero):
+        if not _is_at_an_edge(padded):
+            continue
+        is_named = ("attention_mask" in mask.name and padded is zero) or "padding_mask" in mask.name
+        below = content[padded]
+        is_constant = bool((below == below[:1]).all())
+        if is_constant or (is_named and "padding_mask" not in mask.name):
+            return padded
+    return None
+
+
+def _is_at_an_edge(padded: Tensor) -> bool:
+    """Return whether padding is one run at the end of each sample, or at its beginning, and never all of it."""
+    steps = padded[:, 1:].int() - padded[:, :-1].int()
+    at_end = not bool((steps < 0).any())
+    at_beginning = not bool((steps > 0).any())
+    return (at_end or at_beginning) and not bool(padded.all(1).any())
