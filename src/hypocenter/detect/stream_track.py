@@ -112,14 +112,15 @@ def track(panel: Panel) -> StreamTrack:
     known: StreamTrack = panel.history.notes["streams"].setdefault("track", StreamTrack())
     if known.last_fed != panel.step:
         known.last_fed = panel.step
-        _note_random_states(known, panel)
-        _note_batches(known, panel)
+        states = _note_random_states(known, panel)
+        _note_batches(known, panel, states)
         known.shared_rows.add(panel)
         _note_records(known, panel)
     return known
 
 
-def _note_random_states(known: StreamTrack, panel: Panel) -> None:
+def _note_random_states(known: StreamTrack, panel: Panel) -> pa.Table:
+    """Return the rows of this step that tell them."""
     rows = _data(panel, RNG_PORT, RNG_PREFIX)
     streams: set[str] = set(rows["site"].unique().to_pylist())
     known.device_streams |= {s for s in streams - {_OF_CPU, *_OF_LOADERS} if not s.startswith("rng.megatron.")}
@@ -138,9 +139,10 @@ def _note_random_states(known: StreamTrack, panel: Panel) -> None:
                     stream=stream, axis=axis, ranks=ranks, odd=odd_ones(digests), since=known.was_equal[key],
                     step=panel.step,
                 )  # fmt: skip
+    return rows
 
 
-def _note_batches(known: StreamTrack, panel: Panel) -> None:
+def _note_batches(known: StreamTrack, panel: Panel, states: pa.Table) -> None:
     rows = _data(panel, BATCH_PORT, BATCH_PREFIX)
     if not rows.num_rows:
         return
@@ -155,11 +157,24 @@ def _note_batches(known: StreamTrack, panel: Panel) -> None:
         batches = [by_rank.get(rank) for rank in ranks]
         if all(batches):
             known.n_batches[ranks] = known.n_batches.get(ranks, 0) + 1
-            if are_alike and all(batch == batches[0] for batch in batches):
+            if are_alike and all(batch == batches[0] for batch in batches) and not _is_given_more(panel, ranks, states):
                 digests = tuple(value[0] for value in (batches[0] or {}).values())
                 known.same.append(SameData(step=panel.step, ranks=ranks, digests=digests))
     for ranks in panel.groups("tp"):
         _note_other_data(known, panel.step, ranks, by_rank)
+
+
+def _is_given_more(panel: Panel, ranks: tuple[int, ...], states: pa.Table) -> bool:
+    """Return whether ranks with equal weights, batches and random states come to other losses: of what nobody saw.
+
+    A generator is called with noise that the same seed makes everywhere, and its critic with each rank's own data.
+    """
+    losses = {rank: panel.records[rank].loss for rank in ranks if rank in panel.records}
+    values = {rank: loss for rank, loss in losses.items() if loss is not None and math.isfinite(loss)}
+    if len(values) < len(ranks) or not _is_uneven(values, SAME_LOSS):
+        return False
+    are_drawn = compare(states, [ranks]) if states.num_rows else None
+    return are_drawn is not None and bool(len(are_drawn.site)) and not are_drawn.differs.any()
 
 
 def _all_that_average(panel: Panel) -> tuple[list[tuple[int, ...]], bool]:
