@@ -481,14 +481,16 @@ def test_shared_batches() -> None:
 def test_equal_draws_that_come_to_other_losses_are_not_all_that_ranks_were_given(
     second_state: int, second_loss: float, *, is_told: bool
 ) -> None:
-    """A generator's noise under one seed; its critic is called with each rank's own data."""
-    loss = lambda rank, step: StepRecord(step=step, loss=second_loss if rank else 1.0, lr=0.1)  # noqa: E731
+    """A generator's noise under one seed; its critic is called with each rank's own data, and updated first."""
     steps = {}
     for s in (0, 1, 2):
         noise, drawn = batches(s, [s, s], "float32"), states(s, [s, s * second_state + second_state - 1])
-        steps[s] = {rank: noise[rank] + drawn[rank] for rank in (0, 1)}
+        losses = [
+            [scalar(s, "loss", of_critic, "loss"), scalar(s, "loss", 2.0, "loss")] for of_critic in (1.0, second_loss)
+        ]
+        steps[s] = {rank: noise[rank] + drawn[rank] + losses[rank] for rank in (0, 1)}
 
-    assert [finding.code for finding in run(steps, DP2, loss)] == ["HC305"] * is_told
+    assert [finding.code for finding in run(steps, DP2)] == ["HC305"] * is_told
 
 
 def test_batches_that_are_equal_by_chance_or_on_purpose() -> None:
@@ -544,6 +546,15 @@ def test_ranks_that_deal_the_data_out_anew_in_each_pass_of_which_a_part_is_seen(
     drawn = {s: rows_of(s, [list(np.random.default_rng([s, r]).integers(1, 65, 8)) for r in (0, 1)]) for s in range(24)}
 
     assert run(dealt, DP2) == run(drawn, DP2) == []
+
+
+def test_rows_of_noise_that_the_same_seed_makes_on_all_ranks_are_no_data() -> None:
+    steps = {s: rows_of(s, [order(0)[8 * s : 8 * s + 8]] * 2) for s in range(8)}
+    for rank in (0, 1):
+        whole = replace(steps[0][rank][0], digest=7)
+        steps[0][rank] = [whole, states(0, [1, 1])[rank][0], scalar(0, "loss", 1.0 + rank, "loss")]
+
+    assert run(steps, DP2) == []
 
 
 def test_tensor_parallel_ranks_need_the_same_tokens() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -54,9 +54,9 @@ class SharedRows:
     _known: dict[tuple[int, ...], _Known] = field(default_factory=dict[tuple[int, ...], _Known])
     _done: set[tuple[int, ...]] = field(default_factory=set[tuple[int, ...]])
 
-    def add(self, panel: Panel) -> None:
-        """Take in the batches of a step."""
-        groups = [ranks for ranks in panel.groups("dp") if ranks not in self._done]
+    def add(self, panel: Panel, drawn: Collection[tuple[int, ...]]) -> None:
+        """Take in the batches of a step, but of groups whose batches were `drawn`, and are no data."""
+        groups = [ranks for ranks in panel.groups("dp") if ranks not in self._done and ranks not in drawn]
         if self._steps >= _STEPS or not groups or "row_digests" not in panel.table.column_names:
             return
         self._steps += 1
