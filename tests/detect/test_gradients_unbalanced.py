@@ -40,6 +40,19 @@ def test_weights_are_found_though_one_parameter_is_off(weights: list[float], n: 
     assert found == pytest.approx(weights, abs=0.02)
 
 
+def test_ranks_that_give_nearly_the_same_weigh_the_same_though_others_are_sums() -> None:
+    known, rng = parameters([0.5, 0.5], 4, 0), np.random.default_rng(1)
+    for each in known.values():
+        each.made[1] = each.made[0] + 1e-3 * each.made[1]
+        each.used = dict.fromkeys((0, 1), 0.5 * (each.made[0] + each.made[1]))
+    for name in ("a", "b"):  # rows of an embedding, others on each rank
+        made = {rank: rng.standard_normal(SKETCH) * (np.arange(SKETCH) % 2 == rank) for rank in (0, 1)}
+        used = made[0] + made[1]
+        known[name] = LawSketches(made=made, used=dict.fromkeys(made, used), prints=dict.fromkeys(made, 1.0))
+
+    assert weights_of_ranks(known, range(2)) == pytest.approx([0.5, 0.5], abs=1e-6)
+
+
 def test_each_rank_on_its_own_is_no_sum() -> None:
     known = parameters([1.0, 1.0, 1.0], 6, 0)
     for each in known.values():
@@ -149,13 +162,15 @@ def test_where_one_rank_alone_has_its_own_another_rule_tells() -> None:
     assert left_out(may_be=True, of_ranks=(1,)) == []
 
 
-def off(names: tuple[str, ...], factor: float, is_alone: bool = True) -> list[Finding]:
+def off(names: tuple[str, ...], factor: float, is_alone: bool = True, of_group: tuple[str, ...] = ()) -> list[Finding]:
     """From the first step on, what is used of these parameters is so many times the mean over two ranks."""
     habits, found = _Habits(replicas=frozenset(f"p{i}" for i in range(7)), is_alone=is_alone), []
     for step in range(5):
         known = parameters([0.5, 0.5], 7, step)
         for name in names:
             known[name].used = {rank: factor * used for rank, used in known[name].used.items()}
+        for name in of_group:
+            known[name].group = 1
         found += [*_judged(step, habits, known, [0, 1]), *_unlike(habits, [0, 1], known)]
     return found
 
@@ -166,6 +181,13 @@ def test_sums_that_are_divided_for_some_parameters_only_are_told_once(factor: fl
 
     assert (finding.code, finding.step, finding.param) == ("HC308", 0, "p1")
     assert "of 3 parameters are off by the number of ranks, beside those of 4 others" in finding.title
+
+
+@pytest.mark.parametrize(("also", "severity"), [((), "note"), (("p3",), "warning")])
+def test_sums_of_a_group_of_the_optimizer_may_have_a_rate_that_makes_up_for_it(
+    also: tuple[str, ...], severity: str
+) -> None:
+    assert [finding.severity for finding in off(("p1", "p2"), 2.0, of_group=("p1", "p2", *also))] == [severity]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ def test_whole_sketches_are_taken_by_port_parameter_and_rank() -> None:
     ]  # fmt: skip
     names = ("rank", "site", "port", "sum", "sketch")
     columns = {name: [row[at] for row in rows] for at, name in enumerate(names)}
-    table = pa.table(columns | {"op": ["hook", *[""] * 5], "module": [""] * 6})
+    table = pa.table(columns | {"op": ["hook", *[""] * 5], "module": [""] * 6, "call": [2, *[0] * 5]})
     table = table.set_column(4, "sketch", pa.array(columns["sketch"], pa.list_(pa.float32())))
 
     found = law_sketches(Panel(step=0, table=pa.concat_tables([table.slice(0, 2), table.slice(2)])))
@@ -28,11 +28,12 @@ def test_whole_sketches_are_taken_by_port_parameter_and_rank() -> None:
     }  # fmt: skip
     assert found["a"].prints == {0: 1.0}
     assert (found["a"].hook, found["b"].hook) == ("hook", "")
+    assert (found["a"].group, found["b"].group) == (2, 0)
     np.testing.assert_array_equal(found["b"].used[0], 2 * np.array(whole))
 
 
 def test_a_panel_without_laws_has_none() -> None:
-    names = ("rank", "site", "port", "sum", "op", "module")
+    names = ("rank", "site", "port", "sum", "op", "module", "call")
     table = pa.table(
         {name: pa.array([], pa.string()) for name in names} | {"sketch": pa.array([], pa.list_(pa.float32()))}
     )

@@ -497,6 +497,22 @@ def test_shared_batches() -> None:
     assert (finding.code, finding.severity, finding.cause) == ("HC305", "warning", "data-mismatch")
 
 
+@pytest.mark.parametrize(("second_state", "second_loss", "is_told"), [(1, 1.5, False), (2, 1.5, True), (1, 1.0, True)])
+def test_equal_draws_that_come_to_other_losses_are_not_all_that_ranks_were_given(
+    second_state: int, second_loss: float, *, is_told: bool
+) -> None:
+    """A generator's noise under one seed; its critic is called with each rank's own data, and updated first."""
+    steps = {}
+    for s in (0, 1, 2):
+        noise, drawn = batches(s, [s, s], "float32"), states(s, [s, s * second_state + second_state - 1])
+        losses = [
+            [scalar(s, "loss", of_critic, "loss"), scalar(s, "loss", 2.0, "loss")] for of_critic in (1.0, second_loss)
+        ]
+        steps[s] = {rank: noise[rank] + drawn[rank] + losses[rank] for rank in (0, 1)}
+
+    assert [finding.code for finding in run(steps, DP2)] == ["HC305"] * is_told
+
+
 def test_batches_that_are_equal_by_chance_or_on_purpose() -> None:
     padding = {s: batches(s, [s, s if s == 2 else -s - 1]) for s in (0, 1, 2)}
     few = {s: batches(s, [s, s]) for s in (0, 1)}
@@ -542,6 +558,25 @@ def test_ranks_that_share_the_data_out_may_swap_them_in_later_passes() -> None:
     assert run(halves, DP2) == run(padded, DP2) == run(few, DP2) == []
 
 
+def test_ranks_that_deal_the_data_out_anew_in_each_pass_of_which_a_part_is_seen() -> None:
+    dealt = {}
+    for s in range(32):  # four passes; the second half of each batch goes by unseen
+        of_step = order(s // 8, n=128)[16 * (s % 8) : 16 * (s % 8) + 16]
+        dealt[s] = rows_of(s, [of_step[:4], of_step[8:12]])
+    drawn = {s: rows_of(s, [list(np.random.default_rng([s, r]).integers(1, 65, 8)) for r in (0, 1)]) for s in range(24)}
+
+    assert run(dealt, DP2) == run(drawn, DP2) == []
+
+
+def test_rows_of_noise_that_the_same_seed_makes_on_all_ranks_are_no_data() -> None:
+    steps = {s: rows_of(s, [order(0)[8 * s : 8 * s + 8]] * 2) for s in range(8)}
+    for rank in (0, 1):
+        whole = replace(steps[0][rank][0], digest=7)
+        steps[0][rank] = [whole, states(0, [1, 1])[rank][0], scalar(0, "loss", 1.0 + rank, "loss")]
+
+    assert run(steps, DP2) == []
+
+
 def test_tensor_parallel_ranks_need_the_same_tokens() -> None:
     tp = {"tp": [(0, 1)]}
     steps = {s: batches(s, [s, -s - 1]) for s in (0, 1, 2)}
@@ -575,6 +610,30 @@ def test_tensor_parallel_ranks_come_to_the_same_loss(
 
     assert [(f.code, f.step) for f in found] == ([] if step is None else [("HC310", step)])
     assert "HC310" not in {f.code for f in run(steps, DP2, loss)}
+
+
+@pytest.mark.parametrize(
+    ("are_added_up", "placement", "severity"),
+    [(True, "", "note"), (False, "", "warning"), (True, "tp=S(0)", "note"), (True, "tp=R", "warning")],
+)
+def test_losses_of_classes_that_each_rank_alone_has_weights_of(
+    are_added_up: bool, placement: str, severity: str
+) -> None:
+    """Where marks tell parts from copies, what differs and has none is no part."""
+    loss = lambda rank, at: StepRecord(step=at, loss=1.0 + 0.01 * rank, lr=0.1)  # noqa: E731
+    steps = {}
+    for at in range(6):
+        given = batches(at, [at, at])
+        rows = changed(healthy(at, 2, ""), 1, PARAM, other, NAMES if at and not are_added_up else NAMES[3:])
+        if placement:
+            named = NAMES[:1] if placement == "tp=R" else NAMES[3:]
+            for rank in (0, 1):
+                rows = changed(rows, rank, PARAM, lambda row: replace(row, placement=placement), named)
+        steps[at] = {rank: given[rank] + [row for row in rows[rank] if row.port == PARAM] for rank in (0, 1)}
+
+    found = [f for f in run(steps, {"tp": [(0, 1)]}, loss) if f.code == "HC310"]
+
+    assert [each.severity for each in found] == [severity]
 
 
 def test_losses_of_parts_of_a_sequence_may_differ() -> None:

@@ -99,7 +99,8 @@ Of jobs of several ranks, phase `grad`, on every rank:
                                           (SKETCH numbers), the loss scale taken out where the program did so; `sum`
                                           tells the parameter's values from others; `module`: "together" where the
                                           model computes over ranks, and all of them did it again
-    site <parameter>, port `grad_used`    the same of what the optimizer is about to use, where this rank updates it
+    site <parameter>, port `grad_used`    the same of what the optimizer is about to use, where this rank updates it;
+                                          `call`, in both: the group of the optimizers that holds it, counted over all
     site `labels`, port `grad_made`       so many labels (n) counted in the cross-entropies of this rank's step;
                                           sum: what all of them weigh in its losses, the loss scale taken out
 

@@ -33,6 +33,7 @@ class LawSketches:
     prints: dict[int, float] = field(default_factory=dict)
     is_together: bool = False  # the model computes over ranks
     hook: str = ""  # function of the program that reduces it in DDP's place
+    group: int = 0  # of the optimizers that holds it
 
 
 def law_sketches(panel: Panel) -> Mapping[str, LawSketches]:
@@ -63,11 +64,14 @@ def _law_sketches(panel: Panel) -> dict[str, LawSketches]:
             if port == MADE:
                 each.prints.update({ranks[at]: printed[at] for at in rows})
         (op, hooks), (how, hows) = codes(table, "op"), codes(table, "module")
+        group = table["call"].to_numpy()
         is_told = np.array([hook != "" for hook in hooks])[op] | np.array([word == TOGETHER for word in hows])[how]
+        is_told |= group != 0
         for at in np.flatnonzero(is_told).tolist():
             if (each := found.get(names[site[at]])) is not None:
                 each.hook = hooks[op[at]] or each.hook
                 each.is_together |= hows[how[at]] == TOGETHER
+                each.group = int(group[at])
     return found
 
 
@@ -120,5 +124,9 @@ def weights_of_ranks(looked: Mapping[str, LawSketches], ranks: Sequence[int]) ->
             return None  # two ranks gave the same: their weights cannot be told apart
         rests = np.linalg.norm(matrices @ solved - targets, axis=1)
         trust = n_alike / np.maximum(rests, TOLERANCE / 100)
-    is_made = 2 * n_alike[rests * by_used <= TOLERANCE].sum() > n_alike.sum()
+    fits = rests * by_used <= TOLERANCE
+    is_made = 2 * n_alike[fits].sum() > n_alike.sum()
+    if is_made and not fits.all():  # where ranks gave nearly the same, a few that do not fit pull all the same
+        of_fits, _, rank, _ = np.linalg.lstsq(matrices[fits].reshape(-1, len(ranks)), targets[fits].reshape(-1))
+        solved = of_fits if rank == len(ranks) else solved
     return [float(w) for w in solved] if is_made else []

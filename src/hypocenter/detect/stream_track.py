@@ -87,6 +87,7 @@ class StreamTrack:
     device_streams: set[str] = field(default_factory=set[str])  # of accelerators
     same: list[SameData] = field(default_factory=list[SameData])
     n_batches: dict[tuple[int, ...], int] = field(default_factory=dict[tuple[int, ...], int])  # group -> steps seen
+    drawn: set[tuple[int, ...]] = field(default_factory=set[tuple[int, ...]])  # groups given the same, and other data
     other: list[OtherData] = field(default_factory=list[OtherData])
     shared_rows: SharedRows = field(default_factory=SharedRows)
     n_tp_batches: int = 0
@@ -112,14 +113,15 @@ def track(panel: Panel) -> StreamTrack:
     known: StreamTrack = panel.history.notes["streams"].setdefault("track", StreamTrack())
     if known.last_fed != panel.step:
         known.last_fed = panel.step
-        _note_random_states(known, panel)
-        _note_batches(known, panel)
-        known.shared_rows.add(panel)
+        states = _note_random_states(known, panel)
+        _note_batches(known, panel, states)
+        known.shared_rows.add(panel, known.drawn)
         _note_records(known, panel)
     return known
 
 
-def _note_random_states(known: StreamTrack, panel: Panel) -> None:
+def _note_random_states(known: StreamTrack, panel: Panel) -> pa.Table:
+    """Return the rows of this step that tell them."""
     rows = _data(panel, RNG_PORT, RNG_PREFIX)
     streams: set[str] = set(rows["site"].unique().to_pylist())
     known.device_streams |= {s for s in streams - {_OF_CPU, *_OF_LOADERS} if not s.startswith("rng.megatron.")}
@@ -138,9 +140,10 @@ def _note_random_states(known: StreamTrack, panel: Panel) -> None:
                     stream=stream, axis=axis, ranks=ranks, odd=odd_ones(digests), since=known.was_equal[key],
                     step=panel.step,
                 )  # fmt: skip
+    return rows
 
 
-def _note_batches(known: StreamTrack, panel: Panel) -> None:
+def _note_batches(known: StreamTrack, panel: Panel, states: pa.Table) -> None:
     rows = _data(panel, BATCH_PORT, BATCH_PREFIX)
     if not rows.num_rows:
         return
@@ -155,11 +158,33 @@ def _note_batches(known: StreamTrack, panel: Panel) -> None:
         batches = [by_rank.get(rank) for rank in ranks]
         if all(batches):
             known.n_batches[ranks] = known.n_batches.get(ranks, 0) + 1
-            if are_alike and all(batch == batches[0] for batch in batches):
-                digests = tuple(value[0] for value in (batches[0] or {}).values())
-                known.same.append(SameData(step=panel.step, ranks=ranks, digests=digests))
+            if not are_alike or any(batch != batches[0] for batch in batches):
+                continue
+            if _is_given_more(panel, ranks, states):
+                known.drawn.add(ranks)
+                continue
+            digests = tuple(value[0] for value in (batches[0] or {}).values())
+            known.same.append(SameData(step=panel.step, ranks=ranks, digests=digests))
     for ranks in panel.groups("tp"):
         _note_other_data(known, panel.step, ranks, by_rank)
+
+
+def _is_given_more(panel: Panel, ranks: tuple[int, ...], states: pa.Table) -> bool:
+    """Return whether ranks with equal weights, batches and random states come to other losses: of what nobody saw.
+
+    A generator is called with noise that the same seed makes everywhere, and its critic with each rank's own data.
+    """
+    told: dict[int, list[float]] = {rank: [] for rank in ranks}
+    table = panel.where(phase="loss", site="loss", port="value")  # of each update: with several optimizers of each
+    for rank, loss in zip(table["rank"].to_pylist(), table["sum"].to_pylist(), strict=True):
+        told.get(rank, []).append(loss)
+    of_updates = zip(*told.values(), strict=False)
+    if not any(
+        _is_uneven(dict(enumerate(losses)), SAME_LOSS) for losses in of_updates if all(map(math.isfinite, losses))
+    ):
+        return False
+    are_drawn = compare(states, [ranks]) if states.num_rows else None
+    return are_drawn is not None and bool(len(are_drawn.site)) and not are_drawn.differs.any()
 
 
 def _all_that_average(panel: Panel) -> tuple[list[tuple[int, ...]], bool]:

@@ -367,10 +367,12 @@ class Audit(audit.Audit[Context]):
         numbers = _to_host([torch.cat([_sketch(values), _print(p)]) for p, _, values in held])
         order = self.context.clock.next_order
         hooks = hooks_of(self.context.names.roots())
+        groups = [group["params"] for each in self.context.optimizers() for group in each.param_groups]
+        group_of = {id(p): number for number, group in enumerate(groups) for p in group}
         self.rows += [
             Reading(
                 step=update.step, microbatch=0, phase="grad", site=self.context.label(p), port=port, order=order(),
-                op=hooks.get(id(p), ""), module=how,
+                op=hooks.get(id(p), ""), module=how, call=group_of.get(id(p), 0),
                 dtype=str(p.dtype).removeprefix("torch."), shape=tuple(p.shape),
                 summary=Summary(n=p.numel(), sum=found[-1], sketch=tuple(found[:-1])),
             )

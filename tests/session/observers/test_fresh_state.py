@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn.utils import prune as pruning
 
 import hypocenter
 from tests.session.observers.test_laws import findings
@@ -38,6 +39,15 @@ def load(model: nn.Module) -> None:
     model.load_state_dict({name: value.clone() for name, value in model.state_dict().items()})
 
 
+def prune(model: nn.Module) -> None:
+    pruning.l1_unstructured(model[2], "weight", 0.2)  # type: ignore[index]
+
+
+def freeze(model: nn.Module) -> None:
+    bias = model[2].bias  # type: ignore[index]
+    bias.requires_grad_(not bias.requires_grad)
+
+
 @pytest.mark.parametrize("every", [1, 3])
 def test_state_that_is_thrown_away_is_told_once(every: int, tmp_path: Path) -> None:
     assert told(lambda model, step: adam(model), every, tmp_path) == ["HC259"]
@@ -50,8 +60,19 @@ def test_state_that_is_thrown_away_is_told_once(every: int, tmp_path: Path) -> N
         (lambda model, step: adam(model, 0.01 / (1 + step)), 3, id),
         (lambda model, step: torch.optim.SGD(model.parameters(), 0.01), 3, id),
         (lambda model, step: adam(model), 3, load),
+        (lambda model, step: adam(model), 3, prune),
+        (lambda model, step: adam(model), 3, freeze),
+        (lambda model, step: torch.optim.Adam(model.parameters(), 0.01, betas=(0.8 + step / 100, 0.99)), 3, id),
     ],
-    ids=["a second stage", "another rate", "nothing to lose", "rounds that load"],
+    ids=[
+        "a second stage",
+        "another rate",
+        "nothing to lose",
+        "rounds that load",
+        "rounds of pruning",
+        "freezing in turn",
+        "other options",
+    ],
 )
 def test_what_loses_nothing_or_means_to_is_not(
     made: Made, every: int, between: Callable[[nn.Module], None], tmp_path: Path

@@ -23,7 +23,9 @@ What to do
 
 When it is wrong
     A job that from some step on weighs one rank otherwise on purpose: by tokens whose number differs only from then on.
-    Where the program gave DDP a communication hook it is a note: PowerSGD and others of its kind leave a part out.
+    Sums are a note where the parameters that are not divided have groups of the optimizer to themselves: embeddings,
+    with a rate of their own. Where the program gave DDP a communication hook it is a note: PowerSGD and others of its
+    kind leave a part out.
 """
 
 from __future__ import annotations
@@ -353,7 +355,12 @@ def _unlike(habits: _Habits, ranks: Sequence[int], parameters: Mapping[str, LawS
         f"so it is at steps {', '.join(map(str, habits.unlike[name][:LEFT_FOR]))}, for {', '.join(names[:4])}"
         f"{' ...' if len(names) > 4 else ''}",
     )
-    yield _finding(habits.unlike[name][0], 0, name, title, factor, why)
+    finding = _finding(habits.unlike[name][0], 0, name, title, factor, why)
+    of_others = {each.group for other, each in parameters.items() if other in habits.replicas and other not in names}
+    if of_others.isdisjoint(parameters[name].group for name in names if name in parameters):
+        apart = "the optimizer holds them in groups of their own: their rate may make up for it"
+        finding = replace(finding, severity="note", why=(*why, apart))
+    yield finding
 
 
 def _is_by_ranks(used: Iterable[_Vector], total: _Vector, n_ranks: int) -> bool:

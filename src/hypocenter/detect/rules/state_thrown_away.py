@@ -8,8 +8,9 @@ What it means
 
 How it is decided
     Twice in a row an optimizer without state makes an update of parameters that another one with state has updated
-    before, at the same learning rate, and nothing has written to them in between. One new optimizer, or one with
-    another learning rate, is a new stage of training; one that follows a load is a resumed run: nothing is said.
+    before, at the same learning rate, and nothing has written to them in between. One new optimizer is a new stage of
+    training, and so is one with other options or parameters, or after modules or masks of the model were changed; one
+    that follows a load is a resumed run: nothing is said.
 
     Or an optimizer begins with state, for parameters that are what they were when a `state_dict` was asked for in the
     same process, and what it has is, bit for bit, what another parameter had then, or another state of the same one.

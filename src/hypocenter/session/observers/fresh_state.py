@@ -22,6 +22,7 @@ class _Last:
 
     optimizer: weakref.ref[Any]
     lr: float
+    stage: tuple[Any, ...] = ()  # as `_stage` has it
     had_state: bool = False
     version: int = 0
     n_lost: int = 0
@@ -42,7 +43,7 @@ class FreshState(Observer):
         if not isinstance(optimizer, Optimizer) or last is None or last.optimizer() is optimizer:
             return
         is_new = last.had_state and not optimizer.state and optimizer not in last.seen
-        is_new = is_new and last.version == update.parameters[0]._version
+        is_new = is_new and last.version == update.parameters[0]._version and last.stage == self._stage(optimizer)
         last.n_lost = last.n_lost + 1 if is_new and _rate(optimizer) == last.lr else 0
         last.seen.add(optimizer)
         if last.n_lost == TIMES:
@@ -61,8 +62,21 @@ class FreshState(Observer):
             last = self._last[id(first)] = last or _Last(Ref(optimizer), 0.0)
             last.optimizer = Ref(optimizer)
             last.seen.add(optimizer)
+            last.stage = self._stage(optimizer)
             last.had_state = any(v is not None for state in optimizer.state.values() for v in state.values())
         last.lr, last.version = _rate(optimizer), first._version
+
+    def _stage(self, optimizer: Optimizer) -> tuple[Any, ...]:
+        """Return what a new stage of training changes: what is trained, how, and the masks that a model holds."""
+        how = [[(k, v) for k, v in group.items() if _is_set(k, v)] for group in optimizer.param_groups]
+        which = [(id(p), p.requires_grad) for group in optimizer.param_groups for p in group["params"]]
+        held = [id(each) for root in self.context.names.roots() for each in (*root.modules(), *root.buffers())]
+        return type(optimizer), how, which, held
+
+
+def _is_set(name: str, value: Any) -> bool:
+    """Whether it is an option that nothing but the program changes: no rate, and no tensor."""
+    return name not in ("lr", "initial_lr") and isinstance(value, (bool, int, float, str, tuple))
 
 
 def _rate(optimizer: Optimizer) -> float:
