@@ -1,9 +1,9 @@
 """`python -m bench.blind [NAME ...] [--trial second] [--audit every=1] [--twins] [--device KIND] [--jobs N]`.
 
-What is said of programs that people wrote who had not read the rules: those of `first/`, or of `second/`.
+What is said of programs that people wrote who had not read the rules: those of `first/`, `second/` or `third/`.
 
 Each is recorded by `hypocenter run` in a process of its own (those of several ranks under torchrun) and diagnosed. The
-exit code is 1 when one is not told what `first.toml` or `second.toml` says, or a healthy twin is warned of.
+exit code is 1 when one is not told what the `.toml` beside its folder says, or a healthy twin is warned of.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def main() -> int:
     """Run the programs, print a table."""
     parser = argparse.ArgumentParser(prog="python -m bench.blind", description=__doc__)
     parser.add_argument("names", nargs="*", help="beginnings of names; without any, all")
-    parser.add_argument("--trial", choices=["first", "second"], default="first")
+    parser.add_argument("--trial", choices=["first", "second", "third"], default="first")
     parser.add_argument("--audit", default="", help="as of `hypocenter run`")
     parser.add_argument("--twins", action="store_true", help="the healthy ones")
     parser.add_argument("--device", default="cpu", help="where they train; what does not run there shows its own error")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -160,6 +161,29 @@ def test_labels_that_are_not_shifted():
 
     assert (noted.code, noted.module) == ("HC244", "tokens")
     assert "give back" in noted.exception  # a note: it may be meant
+
+
+def test_a_head_may_be_called_out():
+    ids, _ = text()
+    model = nn.Sequential(OrderedDict(tokens=nn.Embedding(VOCAB, WIDTH), out=nn.Linear(WIDTH, VOCAB)))
+
+    (noted,) = check_relations(model, (ids,), of_tokens, labels=ids).broken
+
+    assert (noted.code, noted.module) == ("HC244", "tokens")
+
+
+def test_a_model_that_gives_its_loss_alone():
+    class WithLoss(Language):
+        def forward(self, ids, labels):
+            return of_tokens(super().forward(ids), labels)
+
+    sees_all = Attention(lambda length: torch.ones(length, length, dtype=torch.bool))
+    ids, labels = text()
+
+    with pytest.raises(RelationBroken, match="future") as raised:
+        check_relations(WithLoss(sees_all), (ids, labels), lambda loss: loss, only=("future",))
+
+    assert raised.value.looked.broken[0].module == "layers.1"
 
 
 def test_a_column_that_is_the_label():

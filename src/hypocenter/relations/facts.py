@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from hypocenter.relations.subject import TOLERANCE, Given, Key, Ran, Subject, Way
+from hypocenter.relations.subject import OUTER, TOLERANCE, Given, Key, Ran, Subject, Way
 
 _LABEL_NAMES = ("label", "target", "tgt", "answer")
 _MEETING = ("Attention", "Transformer", "RNN", "GRU", "LSTM", "Graph", "GCN", "GAT", "Message")
@@ -148,7 +148,7 @@ def _gradients(ran: Ran) -> dict[Key, Tensor]:
         raise CannotTell("its loss is not finite")
     roots = [v for v in ran.losses if v.requires_grad]
     found = {k: v for k, v in ran.outputs.items() if v.grad_fn is not None and v.dim() > 0 and v is not loss}
-    outer = {key: v for key, v in found.items() if key[0].startswith("out") and v.dim() > 1}
+    outer = {key: v for key, v in found.items() if key[0].startswith(OUTER) and v.dim() > 1}
     inner = {key: v for key, v in found.items() if key not in outer and v.dim() > 1}
     chosen = _nearest(roots, outer) or _nearest(roots, inner)[-1:] or _nearest(roots, found)
     if not chosen:

@@ -35,7 +35,8 @@ _OF_SHAPE = frozenset(
 )
 """Of an input: position of the call, and path among its arguments."""
 Key = tuple[str, int]
-"""Of an output."""
+"""Of an output: of an outermost call `OUTER` with its position, else the path of the module; and which one."""
+OUTER = ">"  # begins no path of a module
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -280,7 +281,8 @@ class Subject:
         def gather(slots: dict[int, Tensor]) -> None:
             for position, event in self._events.items():
                 if event.module is not None:
-                    ran.outputs.update({(f"out{position}", slot): slots[slot] for slot in event.slots if slot in slots})
+                    outermost = f"{OUTER}{position}"
+                    ran.outputs.update({(outermost, slot): slots[slot] for slot in event.slots if slot in slots})
             ran.outputs.update(heard.last)
             ran.losses = [slots[slot] for slot in self._microbatch.roots if slot is not None]
             ran.beside = [slots[slot].shape for slot in self._beside if slot in slots]

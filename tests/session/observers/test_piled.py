@@ -95,6 +95,28 @@ def two_heads(head: Pair, body: Pair) -> None:
     body[1].zero_grad()
 
 
+def never_cleared(maker: Pair, critic: Pair) -> None:
+    """The critic's gradients add up from step to step; no other loss ever reaches them."""
+    maker[1].zero_grad()
+    fake = maker[0](torch.randn(8, 4))
+    fake.square().mean().backward()
+    maker[1].step()
+    critic[0](fake.detach()).square().mean().backward()
+    critic[1].step()
+
+
+def test_what_its_own_loss_left_is_of_the_step_before(tmp_path: Path) -> None:
+    assert told(never_cleared, tmp_path) == set()
+    own = next(each for each in findings(tmp_path) if each.code == "HC232")
+    assert (own.site, own.step) == ("critic.weight", 1)
+    assert "still holds that of the step before" in own.title
+
+
+def test_each_of_two_optimizers_balances_by_itself(tmp_path: Path) -> None:
+    told(detaches, tmp_path)
+    assert not [each for each in findings(tmp_path) if each.code == "HC232"]
+
+
 @pytest.mark.parametrize(
     ("turn", "severities"),
     [(polluted, {"warning"}), (clears_before, set()), (in_turn, {"note"}), (two_heads, {"note"})],

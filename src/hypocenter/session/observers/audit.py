@@ -15,6 +15,7 @@ import math
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -120,7 +121,7 @@ class Audit(Observer[ContextT]):
         super().__init__(context)
         self._audits = context.audits
         self._n_balanced: dict[int, int] = {}  # by id of a parameter: audited steps in a row
-        self._before: Sequence[Block] = ()  # the gradients that were used in the step before
+        self._before: dict[int, tuple[int, Sequence[Block]]] = {}  # by id of an optimizer: step, and what it used then
         self._n_explained = self._n_consumed = 0  # audited steps in a row
         self._n_microbatches = 0  # of the last audited step
         self._is_clipped = False  # in this step
@@ -229,12 +230,13 @@ class Audit(Observer[ContextT]):
         self._thrown_away.remember(update, self._norm_before_clip(update))
         self._unclipped = None
         self._is_clipped = False
-        self._before = ()
+        key = id(update.optimizer)
+        self._before = {k: each for k, each in self._before.items() if k != key and each[0] >= update.step - 1}
         if self._audits.is_due(update.step + 1):
             with self._audits.spending(calls_program=False):
                 parameters = [parameter for parameter, _ in update.gradients]
                 held = [{"grad": gradient} for _, gradient in update.gradients]
-                self._before = blocks(self.context.framework, parameters, held, ELEMENTS)
+                self._before[key] = update.step, blocks(self.context.framework, parameters, held, ELEMENTS)
 
     def _norm_before_clip(self, update: Update) -> float:
         return update.check.total_norm if self._unclipped is None else self._unclipped
@@ -387,7 +389,8 @@ class Audit(Observer[ContextT]):
         if entries.are_multiples[at]:
             return law.FACTOR, ""
         target, parts = framework.sample(used, ELEMENTS), balance.parts(place)
-        held = (part for block in self._before for p, _, part, _ in block.items() if p is parameter)
+        kept = chain.from_iterable(each for _, each in self._before.values())
+        held = (part for block in kept for p, _, part, _ in block.items() if p is parameter)
         before = next(held, None)
         if target is None or len(parts) != n_microbatches or len(parts) > KEPT_AT_MOST:
             return law.OTHER, ""

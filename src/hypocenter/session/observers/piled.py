@@ -4,6 +4,7 @@ Where models take turns (a generator and its critic), the loss of one often reac
 does not detach it, and sets gradients to zero only after a step, adds the two. A program may mean that: it is a note.
 It does not mean it where the first update of this optimizer, before any of another, was made without, and from the
 second on each uses what another line's backward has left in the step before: then the row says which share that is.
+What nobody added to since the optimizer's own update is its own gradient of the step before: HC232 tells of that.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ class Piled(Observer[Observed]):
         self._n_backwards = 0
         self._some: dict[int, Sequence[Ref[Any]]] = {}  # by id of an optimizer: some of its parameters
         self._left: dict[int, _Left] = {}
+        self._used: dict[int, tuple[list[Ref[Any]], list[int]]] = {}  # by id of an optimizer: gradients, versions
         self._n_piled: dict[int, int] = {}
         self._n_at_update: dict[int, int] = {}  # backwards before the last update of an optimizer
         self._lines: deque[_Line] = deque(maxlen=MOST_BACKWARDS)
@@ -93,6 +95,10 @@ class Piled(Observer[Observed]):
             with_gradients = [p for p in some if p.grad is not None and id(p) not in own]
             if other != key and len(with_gradients) == len(refs):
                 versions = framework.versions([p.grad for p in with_gradients])
+                if all(g() is p.grad for p, g in zip(with_gradients, self._used[other][0], strict=False)) and (
+                    versions == self._used[other][1]
+                ):
+                    continue
                 kept = [(Ref(p), Ref(p.grad), v) for p, v in zip(with_gradients, versions, strict=True)]
                 held = [framework.sample(p.grad) for p in with_gradients] if other == self._first else []
                 self._left[other] = _Left(
@@ -100,6 +106,8 @@ class Piled(Observer[Observed]):
                     self._lines_since(self._n_at_update[other]), [framework.copied(v) for v in held if v is not None],
                 )  # fmt: skip
         self._some[key] = [Ref(p) for p, _ in update.gradients[:FEW]]
+        used = [p.grad for p, _ in update.gradients[:FEW] if p.grad is not None]
+        self._used[key] = [Ref(gradient) for gradient in used], framework.versions(used)
 
     def _tell(self, left: _Left, gradients: Sequence[Any], *, is_meant: bool) -> None:
         """Write the row: with the share of what was left, if the program cannot mean it."""
