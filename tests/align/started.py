@@ -5,8 +5,10 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import warm
+from two_frameworks import PYTHON
 
 TIMEOUT_S = 300.0
 
@@ -19,3 +21,8 @@ def start(argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, output: Pat
         return 124
     output.write_text(done.stdout + done.stderr, encoding="utf-8")
     return done.returncode
+
+
+def start_beside(argv: Sequence[str], **others: Any) -> int:
+    """The same; what MindSpore's Python is to run is a fork of that Python, and `hypocenter run` of it too."""
+    return start([PYTHON if PYTHON in argv else argv[0], *argv[1:]], **others)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 from planted_port import CASES, Planted, failed_stage, is_cause_right, is_site_right, plan
 from site_pairs import forward_sites
-from started import start
+from started import start, start_beside
 from two_frameworks import PYTHON, Pair, prepare
 
 from hypocenter.align.engine import How, align
@@ -29,7 +29,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> Pair:
 def test_the_right_port_is_aligned_within_the_measured_floor(pair: Pair) -> None:
     short = plan(CASES[0], pair, pair.folder, frozen_steps=8, long_steps=20)
 
-    found = align(short, How(start=start, recordings=pair.folder / "runs"))
+    found = align(short, How(start=start_beside, recordings=pair.folder / "runs"))
 
     assert found.status == "aligned", found.sentence
     assert all(stage.verdict == "passed" for stage in found.stages[:8])
@@ -44,7 +44,9 @@ def test_the_right_port_is_aligned_within_the_measured_floor(pair: Pair) -> None
 
 @pytest.mark.parametrize("case", [one for one in CASES if one.name.startswith(_HERE)], ids=lambda case: case.name)
 def test_what_is_planted_in_the_port_is_found(case: Planted, pair: Pair) -> None:
-    found = align(plan(case, pair, pair.folder), How(start=start, recordings=pair.folder / "runs"))
+    how = How(start=start if case.name.startswith("labels") else start_beside, recordings=pair.folder / "runs")
+
+    found = align(plan(case, pair, pair.folder), how)
 
     assert found.status == "stopped", found.sentence
     failed = failed_stage(found)

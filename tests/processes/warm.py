@@ -29,7 +29,7 @@ HEAVY = {name: (name,) for name in ("accelerate", "deepspeed", "lightning", "meg
 HEAVY["trl"] = ("trl", "trl.trainer.grpo_trainer", "trl.trainer.dpo_trainer", "trl.trainer.sft_trainer", "peft")
 HEAVY["transformers"] = ("transformers", "transformers.modeling_utils")  # by itself it imports next to nothing
 START_S = 120.0  # for the imports, on a machine under load
-_running: list[subprocess.Popen[bytes]] = []  # the last one
+_running: dict[str, subprocess.Popen[bytes]] = {}  # the last one of each Python
 
 
 def run(
@@ -44,7 +44,7 @@ def run(
     Raises:
         subprocess.TimeoutExpired: it ran longer than `timeout` seconds, and was ended with all its children.
     """
-    server, folder = _server(), cwd or Path.cwd()
+    server, folder = _server(_python_of(str(argv[0]))), cwd or Path.cwd()
     with tempfile.TemporaryDirectory(prefix="warm-") as name:
         out, err = Path(name, "out"), Path(name, "err")
         out.touch()
@@ -77,18 +77,23 @@ def _imported(argv: tuple[str, ...], folder: Path) -> tuple[str, ...]:
     return (*sorted(beside), *(module for name in sorted(names) for module in HEAVY[name]))
 
 
-def _server() -> subprocess.Popen[bytes]:
-    """The running server of this process. It ends when its stdin does: also if we are killed."""
-    if not _running or _running[-1].poll() is not None:
+def _python_of(program: str) -> str:
+    """Whose server runs a command: MindSpore's Python has one of its own, for tests of both frameworks."""
+    return program if program == os.environ.get("MINDSPORE_PYTHON") else sys.executable
+
+
+def _server(python: str) -> subprocess.Popen[bytes]:
+    """The running server of this process for a Python. It ends when its stdin does: also if we are killed."""
+    if python not in _running or _running[python].poll() is not None:
         kept = {key: value for key, value in os.environ.items() if not key.startswith("HYPOCENTER_")}
         env = kept | {"PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu"}
         server = subprocess.Popen(
-            [sys.executable, str(SERVER)], env=env, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [python, str(SERVER)], env=env, bufsize=0, stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         assert _line(server, START_S) == "ready"
         atexit.register(_close, server)
-        _running.append(server)
-    return _running[-1]
+        _running[python] = server
+    return _running[python]
 
 
 def _close(server: subprocess.Popen[bytes]) -> None:
