@@ -232,13 +232,12 @@ def _moved(parameter: Tensor, generator: torch.Generator) -> Tensor:
 
 def _wrong(place: Break, names: Sequence[str]) -> Wrong:
     who = f"{names[0]} and {len(names) - 1} more" if len(names) > 1 else names[0]
-    verb = "are" if len(names) > 1 else "is"
+    verb, whose = ("are", "their") if len(names) > 1 else ("is", "its")
     if place.operation == REENTRANT:
         return Wrong(
-            title=f"no gradient reaches {who}: nothing that {'their' if len(names) > 1 else 'its'} reentrant checkpoint "
-            "is given needs one",
-            why=f"{who} {verb} to be trained, and the gradient is 0 or missing; the loss depends on it, as a replay with "
-            "other values shows, but a reentrant checkpoint goes back only where one of its inputs needs a gradient",
+            title=f"no gradient reaches {who}: nothing that {whose} reentrant checkpoint is given needs one",
+            why=f"{who} {verb} to be trained, and the gradient is 0 or missing; the loss depends on it, as a replay "
+            "with other values shows, but a reentrant checkpoint goes back only where one of its inputs needs a gradient",
             remedy="use_reentrant=False, or requires_grad_() on what the checkpoint is given (in transformers "
             "enable_input_require_grads())",
         )
