@@ -237,7 +237,7 @@ def _wrong(place: Break, names: Sequence[str]) -> Wrong:
         return Wrong(
             title=f"no gradient reaches {who}: nothing that {whose} reentrant checkpoint is given needs one",
             why=f"{who} {verb} to be trained, and the gradient is 0 or missing; the loss depends on it, as a replay "
-            "with other values shows, but a reentrant checkpoint goes back only where one of its inputs needs a gradient",
+            "with other values shows, but a reentrant checkpoint goes back only where an input of it needs a gradient",
             remedy="use_reentrant=False, or requires_grad_() on what the checkpoint is given (in transformers "
             "enable_input_require_grads())",
         )
