@@ -39,7 +39,10 @@ from hypocenter.nouns import Finding, Remedy
 )
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the step at which it is seen."""
-    remedy = Remedy(action="hand-on-the-mask", text="hand the padding mask on to the named module")
+    remedy = Remedy(
+        action="hand-on-the-mask",
+        text="hand the padding mask on to the named module, as it wants it: is True a token there, or padding?",
+    )
     yield from broken(
         window, "HC243", title="what stands under a padding mask matters", cause="padding-leak", remedy=remedy
     )
