@@ -257,7 +257,7 @@ def _finding(
         step=step,
         rank=window.rank,
         phase="forward" if first.port == NOT_CONSUMED else "optimizer",
-        site=first.module if first.port == NOT_CONSUMED else "" if first.site == SITE else first.site,
+        site=first.module if first.port == NOT_CONSUMED else None if first.site == SITE else first.site,
         param=first.site if is_parameter else None,
         cause="program-error",
         why=tuple(why),
