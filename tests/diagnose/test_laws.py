@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
+
 from hypocenter.diagnose.diagnosis import with_laws
 from hypocenter.diagnose.group import Folded
 from hypocenter.nouns import Finding
@@ -32,6 +36,19 @@ def test_replicas_that_are_seen_apart_later_began_at_the_law() -> None:
 
     assert (one.finding.code, one.finding.step) == ("HC301", 12)
     assert one.finding.why == ("it began at step 12: HC308 at 12",)
+
+
+@pytest.mark.parametrize(
+    ("cause", "now"), [("replica-drift", "missing-gradient-sync"), ("init-mismatch", "init-mismatch")]
+)
+def test_replicas_that_went_apart_after_their_gradients_are_told_why(cause: str, now: str) -> None:
+    split, later = found("HC309", "desync", 12, "a"), found("HC301", "desync", 16, "b", "error")
+    split = replace(split, finding=replace(split.finding, cause="missing-gradient-sync", confidence="likely"))
+
+    (one,) = with_laws([split, replace(later, finding=replace(later.finding, cause=cause))])
+
+    assert (one.finding.code, one.finding.step, one.finding.cause) == ("HC301", 12, now)
+    assert (one.finding.remedy is not None) == (cause != now)
 
 
 def test_of_two_laws_of_one_parameter_the_first_says_it() -> None:

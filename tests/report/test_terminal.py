@@ -10,6 +10,7 @@ from rich.cells import cell_len
 from rich.text import Text
 
 from hypocenter.nouns import Diagnosis, Finding, Remedy, Source, replace
+from hypocenter.report import wording
 from hypocenter.report.formats import terminal
 from hypocenter.report.screen import Screen
 
@@ -158,3 +159,10 @@ def test_in_the_place_only_the_site_is_coloured() -> None:
     text = terminal.render(FakeRecording(), Diagnosis(findings=(found,)), screen=Screen(colour=True, width=120))
 
     assert "micro-batch 0" in text
+
+
+def test_a_finding_of_no_place_names_its_phase_only():
+    known = {"code": "HC233", "kind": "stagnation", "severity": "warning", "title": "in vain", "step": 3, "rank": 0}
+
+    assert wording.where(Finding(**known, phase="optimizer"), 1) == "step 3, micro-batch 0, optimizer"
+    assert wording.where(Finding(**known, phase="optimizer", site="a"), 1) == "step 3, micro-batch 0, a (optimizer)"

@@ -38,7 +38,7 @@ class Verdict:
     clip: Spread | None = None
     is_averaged: bool = False  # somebody writes to the parameters between updates: replicas may differ meanwhile
     is_assumed: bool = False  # nothing but equal values at the start says that these are tensor-parallel replicas
-    have_gradients_agreed: bool = True  # at that step, where they were recorded
+    have_gradients_agreed: bool = True  # at that step; False also where none was recorded at it
     later: int | None = None  # the first step at which what shared its gradient until then is apart too
     is_by_content: bool = False  # they began as the same random numbers, and other matrices did not
     is_learned: bool = False  # no wrapper and no mesh tells what is a replica: it began equal, moved, and was equal
@@ -104,7 +104,7 @@ def _judge(known: ReplicaTrack, streams: stream_track.StreamTrack, axis: str) ->
         factors=common_factors(shown.differences) if shown.what == "grad" else None,
         clip=_clip(known, axis, since, first.step),
         is_averaged=axis == "dp" and known.is_averaged(group) and not _are_shared(grads),
-        have_gradients_agreed=at_same is None,
+        have_gradients_agreed=any(o.step == first.step and not o.real for o in grads),
         is_learned=known.began is not None,
         is_assumed=axis == "tp" and axis not in known.by_content and is_typed,
         is_by_content=axis in known.by_content and is_typed,

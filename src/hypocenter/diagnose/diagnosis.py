@@ -34,11 +34,16 @@ from hypocenter.diagnose.records import Records
 from hypocenter.diagnose.rows import holds_values
 from hypocenter.diagnose.spike_words import BEFORE, RISE, rose
 from hypocenter.in_words import counted
-from hypocenter.nouns import Diagnosis, Finding, Place, Status, StepRecord
+from hypocenter.nouns import Diagnosis, Finding, Place, Remedy, Status, StepRecord
 from hypocenter.record.reader import RecordedRun
 
 _NONFINITE = ("HC104",)  # values that are not finite, of which a dump does not show what became
 _PARTS = {"forward": "outputs", "backward": "gradients", "grad": "gradients", "param": "parameters"}
+_REDUCE = Remedy(
+    action="reduce-gradients",
+    text="look at what runs otherwise from this step on: call the model through its DDP wrapper, leave no_sync before "
+    "the last micro-batch, reduce on all ranks",
+)
 LAWS = ("HC232", "HC308", "HC309", "HC235", "HC231", "HC233")  # the one that says most first
 REPLICAS = "HC301"  # they go apart after what a collective gave back
 _KINDS = frozenset({"comm", "desync", "hardware", "exploding", "spike", "nonfinite", "loss-scale-collapse", "config"})
@@ -259,7 +264,7 @@ def _explains(other: Finding, law: Finding) -> bool:
     if law.code == REPLICAS:
         return other.cause == "collective-fault" and other.step <= law.step
     if other.code in LAWS:
-        if law.kind == "stagnation" and not law.site and law.param is None:
+        if law.kind == "stagnation" and law.site == "" and law.param is None:
             return other.code == LAWS[0] and other.step <= law.step  # why nothing at all is trained
         is_first = LAWS.index(other.code) < LAWS.index(law.code)
         return is_first and other.step == law.step and (other.param == law.param or law.severity == "note")
@@ -285,6 +290,8 @@ def _with(leader: Folded, laws: Sequence[Finding]) -> Folded:
         finding = replace(finding, step=began.step, why=(*finding.why, why))
         if began.param is not None:
             finding = replace(finding, param=began.param, site=began.site)
+        if began.cause == "missing-gradient-sync" and finding.cause == "replica-drift":  # why they went apart
+            finding = replace(finding, cause=began.cause, confidence=began.confidence, remedy=_REDUCE)
     said = tuple(f"step {law.step}: {law.title}" for law in laws if law is not began)
     return replace(leader, finding=replace(finding, then=(*finding.then, *said)))
 

@@ -180,6 +180,8 @@ def subject(finding: Finding) -> str:
     """Name what it happened to: `encoder.wo out[0] (forward)`, or the parameter."""
     name = site(finding)
     port = clean(finding.port or "")
+    if not name and not port:
+        return finding.phase or ""
     phase = f"({finding.phase})" if finding.phase else ""
     return " ".join(part for part in (name, port, phase) if part)
 

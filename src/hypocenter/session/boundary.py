@@ -271,17 +271,20 @@ class Boundary:
         self._parts.where.note("update")
 
     def _forget_replaced(self, optimizer: Any) -> None:
-        """Wait no more for optimizers that have updated parameters which a new one is about to update.
+        """Wait no more for optimizers whose parameters, or ones just like them, a new one is about to update.
 
-        They may live on, as schedules hold them. Those of one round that share parameters are not meant.
+        They may live on: schedules hold them, and so do cycles. Those of one round that share parameters are not meant.
         """
         clock = self._parts.clock
         if not isinstance(optimizer, torch.optim.Optimizer) or not clock.may_replace(id(optimizer)):
             return
-        own = set(map(id, parameters_of(optimizer)))
+        own = parameters_of(optimizer)
+        ids, shapes = set(map(id, own)), [p.shape for p in own]
         for other in self._parts.optimizers.all():
-            if clock.has_come_round(id(other)) and not own.isdisjoint(map(id, parameters_of(other))):
-                clock.forget(id(other))
+            if clock.has_come_round(id(other)):
+                theirs = parameters_of(other)
+                if not ids.isdisjoint(map(id, theirs)) or shapes == [p.shape for p in theirs]:
+                    clock.forget(id(other))
 
     def _ahead_of(self, optimizer: Any, scaled: ScaledUpdate | None) -> list[tuple[torch.Tensor, torch.Tensor]]:
         """Return gradients that other optimizers will use after this update; none with a loss scaler."""

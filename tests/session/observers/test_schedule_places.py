@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -126,6 +127,22 @@ def test_one_of_an_optimizer_that_was_replaced_says_since_when_and_what_to_do(tm
 @pytest.mark.parametrize(("program", "step"), [(twice, 0), (anew, 5), (state_lost, 5)])
 def test_it_began_at_the_first_of_the_steps_that_tell_it(program: Program, step: int, tmp_path: Path) -> None:
     assert [f.step for f in told_whole(program, tmp_path)] == [step]
+
+
+def test_a_model_that_is_made_anew_goes_on_with_the_steps_of_the_old_one(tmp_path: Path) -> None:
+    def resumed(model: nn.Module) -> None:
+        old = None
+        for step in range(N_STEPS):
+            if step in (0, 5):
+                model, old = copy.deepcopy(model), (model, old)
+                optimizer = adam(model)
+                schedule = falling(optimizer)
+            update(model, optimizer)
+            schedule.step()
+
+    told_whole(resumed, tmp_path)
+
+    assert len(open_run(tmp_path).step_records()) == N_STEPS
 
 
 def in_turns(model: nn.Module) -> None:

@@ -10,7 +10,8 @@ How it is decided
     labels in its own loss is read off what cross-entropy gives back in backward, that of the rank in what is used off
     the sketches of both. The ranks weigh the same (within 1 %), and at least 10 % of the loss belongs to other labels
     than their number gives. It fires, once, at the second such step, when the gradient differs by more than 5 %, by
-    those sketches, from the one in which each label weighs the same.
+    those sketches, from the one in which each label weighs the same. It began at the first step at which ranks with
+    other numbers of labels weighed the same, however little that mattered.
 
 What to do
     Sum the loss over labels, divide by the number of labels on all ranks (an all-reduce of one number), and multiply by

@@ -299,10 +299,11 @@ def _why(verdict: Verdict) -> Iterator[str]:
     elif verdict.is_averaged:
         yield "the parameters are changed between updates too: they are averaged, or loaded, from time to time"
     elif verdict.reason == "flip" and verdict.first.what == "param":
-        yield f"the gradients agree where they were recorded, and only 1 of {verdict.first.n} parameters differs"
+        agree = "the gradients of this step agree, and " if verdict.have_gradients_agreed else ""
+        yield f"{agree}only 1 of {verdict.first.n} parameters differs"
     elif verdict.reason == "split":
         if verdict.have_gradients_agreed:
-            yield "the gradients agree where they were recorded: something else has written to the parameters"
+            yield "the gradients of this step agree: something else has written to the parameters"
         writers = [rank for rank in verdict.writers if rank in first.ranks]
         if writers:
             how = ", not alike" if len(writers) == len(first.ranks) else " only"

@@ -41,7 +41,10 @@ from hypocenter.nouns import Finding, Remedy
 )
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the step at which it is seen."""
-    remedy = Remedy(action="hand-on-the-mask", text="hand the padding mask on to the named module")
+    remedy = Remedy(
+        action="hand-on-the-mask",
+        text="hand the padding mask on to the named module, as it wants it: is True a token there, or padding?",
+    )
     positions = Remedy(
         action="give-positions",
         text="give the model position_ids=(attention_mask.cumsum(1) - 1).clamp(min=0), or pad on the right",

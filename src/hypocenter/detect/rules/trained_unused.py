@@ -72,6 +72,7 @@ from hypocenter.detect.law_rows import (
     NOT_USED,
     NOTHING,
     PILED,
+    SITE,
     STRANGER,
     THROWN_AWAY,
     TWO_HANDS,
@@ -170,7 +171,7 @@ def check(window: Window) -> Iterator[Finding]:
             title = "gradients of another optimizer's loss are in this update"
             share = float(row.op or 0)
             severity = "warning" if share > PILED_MATTERS else "note"
-            found = _finding(window, [row], severity, title, window.step, why)
+            found = _finding(window, [row], severity, title, max(0, window.step - round(row.summary.sum) + 1), why)
             more = f"the first update was made without; now {share:.0%} is of a backward for the other, a step before"
             yield replace(found, why=(*found.why, *([more] if share else [])), remedy=_CLEAR if share else None)
         elif row.port in (USED_TWICE, NOT_USED):
@@ -283,7 +284,7 @@ def _finding(
         step=step,
         rank=window.rank,
         phase="forward" if first.port == NOT_CONSUMED else "optimizer",
-        site=first.module if first.port == NOT_CONSUMED else first.site,
+        site=first.module if first.port == NOT_CONSUMED else None if first.site == SITE else first.site,
         param=first.site if is_parameter else None,
         cause="program-error",
         why=tuple(why),
