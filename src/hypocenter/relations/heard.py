@@ -47,7 +47,7 @@ class Heard:
 
     Args:
         name: of a module; None: it has none.
-        keeps: all values; otherwise only the last outputs of some size, by reference.
+        keeps: all values, beside the last outputs of some size, by reference.
     """
 
     def __init__(self, name: Callable[[nn.Module], str | None], *, keeps: bool) -> None:
@@ -80,8 +80,7 @@ class Heard:
                 self._open.pop()
             if output is not RAISED:
                 self._note(True, me, around, output, source)
-                if not self._keeps:
-                    self._remember(me[0], output)
+                self._remember(me[0], output)
 
         return end
 
