@@ -115,6 +115,20 @@ def test_samples_that_mix_are_found_in_their_module(change):
     assert raised.value.looked.broken[0].kind == "Mixing"
 
 
+def test_samples_that_mix_are_found_where_one_number_a_sample_comes_out():
+    class Regression(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.head = nn.Linear(5, 8), nn.Linear(8, 1)
+
+        def forward(self, x):
+            h = self.first(x).relu()
+            return self.head(h - h.mean(0)).squeeze(-1)
+
+    with pytest.raises(RelationBroken, match="samples"):
+        check_relations(Regression(), torch.randn(12, 5), functional.mse_loss, labels=torch.randn(12))
+
+
 @pytest.mark.parametrize(
     "sees",
     [

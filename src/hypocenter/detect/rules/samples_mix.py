@@ -4,7 +4,7 @@ What it means
     The output for a sample changes when other samples of its batch are replaced. Something mixes them: a view or a
     transpose over the wrong dimensions, statistics or a softmax over the axis of the batch, a state that one sample
     leaves for the next. The loss falls, and the model gives other answers alone than in a batch. Or documents that are
-    packed into one row see each other.
+    packed into one row see each other; or the edges of all graphs of a batch lie among its first nodes.
 
 How it is decided
     With `--relations` the last micro-batch of a healthy step is done again: every second row takes the values of its
@@ -13,6 +13,7 @@ How it is decided
     too: what counts samples shows there. Inputs whose second dimension may be the batch, that
     say which rows belong together, or that come alone accuse nobody. Where positions begin anew inside a row, and the
     loss does not ask across, every second document is replaced, and the outputs for the others must stay.
+    So with every second graph, where edges join graphs and reach only the first of them.
 
 What to do
     Look at the named module: which of its dimensions does it take for the batch?
@@ -51,7 +52,11 @@ def check(window: Window) -> Iterator[Finding]:
         text="give attention a mask of blocks, or the lengths of the documents; in transformers position_ids without "
         "attention_mask",
     )
+    offsets = Remedy(action="move-edges", text="add the number of the nodes before a graph to its edges")
     yield from broken(
         window, "HC241", title="samples of a batch depend on each other", cause="sample-leak", remedy=remedy,
-        others={"documents": ("documents packed into one row depend on each other", documents)},
+        others={
+            "documents": ("documents packed into one row depend on each other", documents),
+            "graphs": ("graphs of one batch depend on each other: edges are not moved behind the first", offsets),
+        },
     )  # fmt: skip
