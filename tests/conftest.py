@@ -80,9 +80,12 @@ def _test_of(item: pytest.Item) -> str:
     return item.nodeid.partition("[")[0]
 
 
-@pytest.fixture(autouse=True, scope="module")
+@pytest.fixture(autouse=True)
 def what_was_there_before_is_left_alone() -> None:
-    """Garbage collections, and each session's look for optimizers, pass over what imports and other files left."""
+    """Garbage collections, and each session's look for optimizers, pass over what imports and other tests left.
+
+    At each test: what is new since the last one is little, and a file of fifty tests leaves 100,000 objects.
+    """
     gc.collect()
     gc.freeze()
 

@@ -16,6 +16,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -156,11 +157,12 @@ def run_command(line: str, folder: Path, place: str = "") -> str:
     words = shlex.split(line, comments=True)
     bare = re.sub(r"'[^']*'|\"[^\"]*\"", "", line).partition(" #")[0]
     into = words.pop() if re.fullmatch(r"[^|<>;&$*{]* > [\w./-]+ *", bare) and words.pop(-2) else None
-    argv = None if re.search(r"[|<>;&$*]|\{[^}]*,", bare) and not into else _warm(words)
+    told = _told(words)
+    argv = None if re.search(r"[|<>;&$*]|\{[^}]*,", bare) and not into else _warm(words[len(told) :])
     if argv and words[:2] == ["hypocenter", "view"]:
         return _serve(place, line, argv, folder)
     if argv:
-        done = warm.run(argv, env=environment(folder), timeout=TIMEOUT_S, cwd=folder)
+        done = warm.run(argv, env=environment(folder) | told, timeout=TIMEOUT_S, cwd=folder)
         if into:
             (folder / into).write_text(done.stdout, encoding="utf-8")
     else:
@@ -199,8 +201,16 @@ def _serve(place: str, line: str, argv: list[str], folder: Path) -> str:
     return address + "".join(said)
 
 
+def _told(words: list[str]) -> dict[str, str]:
+    """The variables of `NAME=VALUE ... COMMAND`."""
+    before = itertools.takewhile(lambda word: re.match(r"[A-Z_]+=", word), words)
+    return dict(word.split("=", 1) for word in before)
+
+
 def _warm(words: list[str]) -> list[str] | None:
     """The command as tests/processes knows it; none for a command of others."""
+    if not words:
+        return None
     if (STANDINS / f"{words[0]}.py").is_file():
         return [sys.executable, str(STANDINS / f"{words[0]}.py"), *words[1:]]
     if words[0] == "hypocenter":
