@@ -54,11 +54,11 @@ def signed(number: int) -> int:
 
 def digest(raw: Raw) -> int:
     """Return the digest of an array's bytes: see hypocenter.tap.digest."""
-    words = _words(raw)
+    words = raw.view(np.int64) if len(raw) % WORD == 0 else _words(raw)
     if (n := len(words)) > ROW:
         return signed(of_rows([words]) + LENGTH * len(raw))
     low, high = keys()
-    return signed(int(np.dot(words, low[:n])) + int(np.dot(words >> 32, high[:n])) + LENGTH * len(raw))
+    return signed(int(words.dot(low[:n])) + int((words >> 32).dot(high[:n])) + LENGTH * len(raw))
 
 
 def of_rows(blocks: Iterable[Words]) -> int:
@@ -82,14 +82,20 @@ def of_rows(blocks: Iterable[Words]) -> int:
 
 def moments(values: NDArray[Any]) -> tuple[float, float, float, float]:
     """Return smallest and largest value, mean and standard deviation of a flat array. -inf counts as 0."""
-    with np.errstate(all="ignore"):  # of what is not finite nothing is said: that is the program's to see
-        low, high = float(np.minimum.reduce(values)), float(np.maximum.reduce(values))
-        if low == -math.inf:  # an additive mask
-            values = np.where(values == low, np.zeros(1, values.dtype), values)
-            low, high = float(values.min()), float(values.max())
-        mean = float(np.add.reduce(values, dtype=np.float64)) / len(values)
-        away: NDArray[np.floating[Any]] = np.subtract(values, mean)
-        return low, high, mean, math.sqrt(float(np.dot(away, away)) / len(values))
+    if values.dtype.kind == "f":
+        with np.errstate(all="ignore"):  # of what is not finite nothing is said: that is the program's to see
+            return _moments(values)
+    return _moments(values)
+
+
+def _moments(values: NDArray[Any]) -> tuple[float, float, float, float]:
+    low, high = float(np.minimum.reduce(values)), float(np.maximum.reduce(values))
+    if low == -math.inf:  # an additive mask
+        values = np.where(values == low, np.zeros(1, values.dtype), values)
+        low, high = float(values.min()), float(values.max())
+    mean = float(np.add.reduce(values, dtype=np.float64)) / len(values)
+    away: NDArray[np.floating[Any]] = np.subtract(values, mean)
+    return low, high, mean, math.sqrt(float(away.dot(away)) / len(values))
 
 
 def rows_kept(shapes: Sequence[tuple[int, int] | None]) -> list[int]:
@@ -99,13 +105,18 @@ def rows_kept(shapes: Sequence[tuple[int, int] | None]) -> list[int]:
         shapes: (rows, elements) of each. That with the most elements a row comes first; what has another number of
             rows is left out.
     """
-    sized = [(shape[1], -at) for at, shape in enumerate(shapes) if shape is not None]
-    first = -max(sized, default=(0, 0))[1]
-    shape = shapes[first] if sized else None
+    first, most = 0, -1
+    for at, shape in enumerate(shapes):
+        if shape is not None and shape[1] > most:
+            first, most = at, shape[1]
+    shape = shapes[first] if most >= 0 else None
     if shape is None or not 2 <= shape[0] <= MOST:
         return []
-    others = (at for at, each in enumerate(shapes) if each is not None and each[0] == shape[0] and at != first)
-    return [first, *others]
+    found = [first]
+    for at, each in enumerate(shapes):
+        if each is not None and each[0] == shape[0] and at != first:
+            found.append(at)
+    return found
 
 
 def stride_of_rows(n_elements: int) -> int:
@@ -119,7 +130,8 @@ def row_numbers(bits: NDArray[Any]) -> Words:
     Args:
         bits: [rows, elements], whole numbers of the size of the elements.
     """
-    raw = np.ascontiguousarray(bits[:, :: stride_of_rows(bits.shape[1])])
+    stride = 1 if bits.shape[1] <= LOOKED_AT else stride_of_rows(bits.shape[1])
+    raw = np.ascontiguousarray(bits[:, ::stride])
     if (n_bytes := raw.shape[1] * raw.itemsize) % WORD:
         filled = np.zeros((len(raw), n_bytes + -n_bytes % WORD), np.uint8)
         filled[:, :n_bytes] = raw.view(np.uint8)
@@ -134,7 +146,7 @@ def row_numbers(bits: NDArray[Any]) -> Words:
     z ^= z >> _29
     z >>= _REST
     if raw.shape[1] > 1:
-        z[(raw == raw[:, :1]).all(1)] = 0
+        z[np.logical_and.reduce(raw == raw[:, :1], 1)] = 0
     return z.view(np.int64)
 
 
@@ -157,19 +169,19 @@ def shares(
         first_whole: the first for which that is so, -1: none.
     """
     out = np.zeros((len(values), N_SHARES), np.float32)
-    sizes = [n_rows * n_elements for n_rows, n_elements in shapes]
-    for at, (n, (here, after)) in enumerate(zip(sizes, values, strict=True)):
-        most, told = min(n, SAMPLE), out[at]
-        in_order = np.sort(here)
+    for at, ((here, after), (n_rows, n_elements)) in enumerate(zip(values, shapes, strict=True)):
+        n, told = n_rows * n_elements, out[at]
+        in_order = here.copy()
+        in_order.sort()  # methods of arrays, at each step: what stands around the functions of NumPy costs as much
         told[0] = in_order.searchsorted(in_order[0], "right") / SAMPLE
         told[1] = 1.0 - in_order.searchsorted(in_order[-1]) / SAMPLE
-        told[2] = np.count_nonzero(here == after) / SAMPLE
-        told[3] = (np.count_nonzero(in_order[1:] != in_order[:-1]) + 1) / most
+        told[2] = int(np.add.reduce(here == after)) / SAMPLE
+        told[3] = (int(np.add.reduce(in_order[1:] != in_order[:-1])) + 1) / min(n, SAMPLE)
         if not is_whole[at]:
-            told[6] = int(abs(here).argmax()) * n // SAMPLE // shapes[at][1]
+            told[6] = int(abs(here).argmax()) * n // SAMPLE // n_elements
             continue
         told[7:] = np.bincount(here.astype(np.int64) % N_CLASSES, minlength=N_CLASSES) / SAMPLE
-        if at != first_whole and n == sizes[first_whole]:
+        if at != first_whole and n == math.prod(shapes[first_whole]):
             counts = here >= 0
             n_counts = np.count_nonzero(counts) + 1e-6
             told[4] = np.count_nonzero(counts & (here == values[first_whole, 0])) / n_counts
@@ -178,8 +190,6 @@ def shares(
 
 
 def _words(raw: Raw) -> Words:
-    if len(raw) % WORD == 0:
-        return raw.view(np.int64)
     filled = np.zeros(-(-len(raw) // WORD), dtype=np.int64)
     filled.view(np.uint8)[: len(raw)] = raw
     return filled

@@ -69,3 +69,17 @@ def test_a_reader_serves_tensors_of_the_same_sizes_and_refuses_others():
     assert not reader.fits([torch.ones(3).to_sparse(), *others[1:]])
     with pytest.raises(ValueError, match="sizes"):
         reader.read([torch.ones(1), torch.ones(SMALL + 1), torch.ones(0)])
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_the_norm_of_one_tensor_alone_leaves_it_as_it_is(dtype: torch.dtype) -> None:
+    tensor = torch.tensor([3.0, -4.0], dtype=dtype)
+
+    assert NormReader([tensor]).read([tensor]) == [5.0]
+    assert tensor.tolist() == [3.0, -4.0]
+
+
+def test_squares_that_overflow_float64_are_no_warning() -> None:
+    tensors = [torch.full((2,), 1e200, dtype=torch.float64), torch.ones(1, dtype=torch.float64)]
+
+    assert NormReader(tensors).read(tensors) == [math.inf, 1.0]

@@ -32,7 +32,7 @@ class Block:
         if norms is not None:
             self._norms.append((len(self._readings), norms))
         self._steps += steps
-        self.n_rows += len(readings) + len(norms or ()) + len(steps)
+        self.n_rows += len(readings) + (0 if norms is None else len(norms.norms)) + len(steps)
 
     def events(self) -> pa.RecordBatch | None:
         """Return all readings in columns; None if there are none."""

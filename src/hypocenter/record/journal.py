@@ -107,7 +107,8 @@ class Journal:
         pieces = [] if self.n_bytes else [self._encode(head)]
         packed = None
         if norms is not None:
-            pieces += self._introduced(norms.template)
+            if id(norms.template) not in self._numbers:
+                pieces += self._introduced(norms.template)
             packed = Norms(
                 template=self._numbers[id(norms.template)], step=norms.step, first_order=norms.first_order,
                 norms=np.array(norms.norms, np.float64).tobytes(), bad=sorted(norms.bad),
@@ -120,7 +121,10 @@ class Journal:
             rows, records = mended_rows(readings), mended_rows(steps)
             step = self._encode(Step(readings=rows, norms=packed, steps=records))
         pieces.append(step)
-        self._file.append(b"".join(FRAME.pack(len(piece), zlib.crc32(piece)) + piece for piece in pieces))
+        framed = b""
+        for piece in pieces:  # mostly one
+            framed += FRAME.pack(len(piece), zlib.crc32(piece)) + piece
+        self._file.append(framed)
         return rows, records
 
     def clear(self) -> None:
@@ -135,9 +139,7 @@ class Journal:
             self._file.path.unlink(missing_ok=True)
 
     def _introduced(self, template: NormTemplate) -> list[bytes]:
-        """Return the entry of a template, if the journal does not hold it yet; else []."""
-        if id(template) in self._numbers:
-            return []
+        """Return the entry of a template that the journal does not hold yet."""
         self._numbers[id(template)] = len(self._numbers)
         if not template.entry:
             try:

@@ -119,7 +119,7 @@ class Writer:
         if not readings and norms is None and step is None:
             return
         journal = self._journal or self._opened()
-        if readings or norms:
+        if readings or (norms is not None and norms.norms):
             self._events = self._events or self._stream("events", READINGS)
         if step is not None:
             self._steps = self._steps or self._stream("steps", STEPS)

@@ -42,6 +42,7 @@ from hypocenter.session.side_thread import SideThread
 from hypocenter.session.tree import Tree
 from hypocenter.session.wire import receive, send
 
+_CAN_BE = torch.distributed.is_available()  # torch may be built without it
 UNHURRIED = timedelta(hours=12)  # nobody waits for it: a rank may evaluate or save for long
 
 
@@ -236,11 +237,12 @@ class Council:
     def _is_there(self, communicates: Callable[[], bool]) -> bool:
         """Return whether this is one of many ranks; begin to assemble them when the process group is a new one."""
         distributed = torch.distributed
-        if not distributed.is_available() or not distributed.is_initialized():
+        group = distributed.group.WORLD if _CAN_BE else None
+        if group is None:
             if self._job is not None:
                 self._adjourn()
             return False
-        job = id(distributed.distributed_c10d._get_default_group())
+        job = id(group)
         if job != self._job:
             self._adjourn()
             self._job = job

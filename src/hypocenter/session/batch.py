@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -12,29 +12,40 @@ from hypocenter.tap.tape import PLACEHOLDERS, Event, version_of
 from hypocenter.tap.tree import tensors
 
 
-def given_to_model(event: Event, *, is_full: bool) -> Iterator[tuple[str, Tensor, Tensor]]:
-    """Yield (argument, tensor, values to digest) of a module's inputs but those that have been changed in place since.
+def given_to_model(event: Event, *, is_full: bool) -> list[tuple[str, Tensor, Tensor]]:
+    """Return (argument, tensor, values to digest) of a module's inputs but those that have been changed in place since.
 
     Args:
         is_full: of tensors of floats up to WHOLE elements, else BRIEF.
     """
-    versions = {id(e.tensor): e.version for e in event.externals}
-    named = [(f"in[{i}]", arg) for i, arg in enumerate(event.args)] + list(event.kwargs.items())
-    given = [(f"{name}{suffix}", t) for name, value in named for suffix, t in tensors(value)]
+    versions: dict[int, int] = {}
+    for external in event.externals:
+        versions[id(external.tensor)] = external.version
+    named: list[tuple[str, object]] = []
+    for i, arg in enumerate(event.args):  # a comprehension is a call, and this runs at each step
+        named.append((f"in[{i}]", arg))
+    given: list[tuple[str, Tensor]] = []
+    for name, value in (*named, *event.kwargs.items()):
+        if isinstance(value, Tensor):
+            given.append((name, value))
+        elif value is not None:
+            given += [(f"{name}{suffix}", t) for suffix, t in tensors(value)]
+    found: list[tuple[str, Tensor, Tensor]] = []
     for name, tensor in given[:AT_MOST]:
-        is_input = PLACEHOLDERS.number(tensor) is None and not isinstance(tensor, torch.nn.Parameter)
-        if not is_input or versions.get(id(tensor), version_of(tensor)) != version_of(tensor):
+        if PLACEHOLDERS.number(tensor) is not None or isinstance(tensor, torch.nn.Parameter):
             continue
-        values = _looked_at(tensor, WHOLE if is_full else BRIEF)
+        now = version_of(tensor)
+        values = _looked_at(tensor, WHOLE if is_full else BRIEF) if versions.get(id(tensor), now) == now else None
         if values is not None:
-            yield name, tensor, values
+            found.append((name, tensor, values))
+    return found
 
 
 def given_to_loss_code(events: Sequence[Event], known: set[int]) -> list[tuple[str, Tensor, Tensor]]:
     """Find the integer tensors (labels) that code after the model used first; they are called `loss[n]` in order."""
     found: list[tuple[str, Tensor, Tensor]] = []
     for event in events:
-        for external in event.externals if event.module is None else ():
+        for external in () if isinstance(event.function, torch.nn.Module) else event.externals:
             tensor = external.tensor
             if id(tensor) in known or tensor.is_floating_point() or tensor.is_complex() or tensor.dtype == torch.bool:
                 continue

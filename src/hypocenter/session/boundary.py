@@ -27,6 +27,8 @@ from hypocenter.tap.grad_scaler import parameters_of
 from hypocenter.tap.gradients import Gradients
 from hypocenter.tap.scaled import PlainUpdate, ScaledUpdate
 
+DENSE, EVERY = 64, 16  # steps at whose end a rank looks where it stands among the others: each at first, then one in 16
+
 
 class Boundary:
     """What is known of the step under way, and what is done before and after its update.
@@ -35,6 +37,7 @@ class Boundary:
         close: ends the session, when the user wants training to stop.
 
     Attributes:
+        step: of the update under way, or of the last one.
         scale: of the loss in this step, None without a scaler.
         is_skipped: the optimizer leaves the parameters as they are in this step.
         rows: that are not written yet.
@@ -47,10 +50,11 @@ class Boundary:
         self._check: Check | None = None
         self._update: Update | None = None
         self._meeting: Meeting | None = None
-        self._step = 0
+        self.step = 0
         self.scale: float | None = None
         self.is_skipped = False
         self.rows: list[Reading] = []
+        self._generation = -1  # of the names, when the rank last looked where it stands
         self._norms: NormRows | None = None  # of this update's gradients
         self._n_collected = 0  # of these, rows that do not depend on whether an update follows
         self._finding = ""
@@ -80,11 +84,6 @@ class Boundary:
         )
 
     @property
-    def step(self) -> int:
-        """The number of the step of the update under way, or of the last one."""
-        return self._step
-
-    @property
     def is_updating(self) -> bool:
         """Whether an optimizer is in its step: what is computed now are further evaluations of its closure."""
         return self._check is not None
@@ -97,12 +96,13 @@ class Boundary:
 
     def ends_backward(self) -> None:
         """Check what this backward computed, in a program that moves its parameters before the update."""
-        self._evaluations.after_backward()
-        if self._is_scaling or self._parts.rank()[1] > 1:
+        evaluations = self._evaluations
+        evaluations.after_backward()
+        if self._is_scaling or not (evaluations.moves or evaluations.is_learning) or self._parts.rank()[1] > 1:
             return
-        if self._evaluations.moves:
+        if evaluations.moves:
             self.evaluated([(p, p.grad) for _, p in self._parts.names.parameters() if p.grad is not None])
-        elif self._evaluations.is_learning and self._has_optimizer_of_the_user():
+        elif self._has_optimizer_of_the_user():
             self.evaluated([])
 
     def _has_optimizer_of_the_user(self) -> bool:
@@ -122,7 +122,7 @@ class Boundary:
         if check.is_finite or self._bad_evaluation is not None or not (self._check is None or self._check.is_finite):
             return
         self._bad_evaluation = check
-        step = self._step if self.is_updating else parts.clock.step
+        step = self.step if self.is_updating else parts.clock.step
         parts.roots.suspend()
         with parts.failures.holding():
             parts.failures.follow(self._decided(check, step, None, []), None)
@@ -136,8 +136,8 @@ class Boundary:
 
     def _take_evaluation(self) -> None:
         """Write what was held back of an evaluation that failed, as the step that it belongs to is known now."""
-        self._finding = self._parts.failures.release(self._step) or self._finding
-        self.rows += [replace(row, step=self._step) for row in self._held_rows]
+        self._finding = self._parts.failures.release(self.step) or self._finding
+        self.rows += [replace(row, step=self.step) for row in self._held_rows]
         self._held_rows = []
 
     def _drop_evaluation(self) -> None:
@@ -150,7 +150,8 @@ class Boundary:
         parts = self._parts
         found, of_parameters = parts.parameter_check.look_back(check)
         self._finding = found or self._finding
-        parts.failures.poisoned = parts.failures.poisoned or self._has_failed_before(check)
+        if not check.is_finite:
+            parts.failures.poisoned = parts.failures.poisoned or self._has_failed_before(check)
         rank, world_size = parts.rank()
         check.unclipped = self._unclipped if self._unclipped is not check else None
         decision = parts.failures.decide(
@@ -188,12 +189,13 @@ class Boundary:
         self.rows = self._parts.resumption.before_update(optimizer, self.rows)
         self._parts.parameter_check.let_go(optimizer)
         self._forget_replaced(optimizer)
-        self._step = self._parts.clock.begin_update(id(optimizer))
+        self.step = self._parts.clock.begin_update(id(optimizer))
         self._is_scaling = self._is_scaling or scaled is not None
         if not self._is_ahead_held:
             if scaled is not None:
                 self._drop_evaluation()
-            self._take_evaluation()
+            if self._held_rows or self._parts.failures.kept:
+                self._take_evaluation()
         if not isinstance(optimizer, ByHand) and self._evaluations.have_moved():
             for microbatch in self._parts.tape.microbatches:
                 microbatch.why_not = "the parameters were moved after this backward and before the update"
@@ -216,13 +218,13 @@ class Boundary:
             self._take_evaluation()
         if self._unclipped is None:
             self._unclipped = check
-        self.rows += self._parts.levels.collect(self._step, [optimizer])
+        self.rows += self._parts.levels.collect(self.step, [optimizer])
         self._n_collected = len(self.rows)
         check.lr, check.decays = learning_rate(optimizer), decays(optimizer)
         check.local_norm = self._parts.local.take(self.scale or 1.0)
-        decision = self._decided(check.with_ahead(), self._step, self.scale, self.rows)
+        decision = self._decided(check.with_ahead(), self.step, self.scale, self.rows)
         self._parts.council.begin(
-            self._step,
+            self.step,
             failed=decision.asks,
             suspect=not is_finite,
             poisoned=self._parts.failures.poisoned,
@@ -233,9 +235,8 @@ class Boundary:
             check, scale=self.scale, norm=self._unclipped.total_norm, lr=check.lr,
             scaler=None if state is None else (state.scale, state.kind),
         )  # fmt: skip
-        norms = self._parts.sentinel.rows(check, self._step, parameters, kinds, numbers)
-        have = {row.site for row in self.rows if row.phase == "grad"}  # in full, when parameters are due
-        if have:
+        norms = self._parts.sentinel.rows(check, self.step, parameters, kinds, numbers)
+        if self.rows and (have := {row.site for row in self.rows if row.phase == "grad"}):  # when parameters are due
             self.rows += [row for row in norms if row.site not in have]
         else:
             self._norms = norms
@@ -252,14 +253,14 @@ class Boundary:
             rank, world_size = self._parts.rank()
             for microbatch, loss in zip(unused, check.unused, strict=True):
                 if not math.isfinite(loss):
-                    found = self._parts.failures.of_unused_loss(microbatch, self._step, rank, world_size)
+                    found = self._parts.failures.of_unused_loss(microbatch, self.step, rank, world_size)
                     self._finding = self._finding or found
         if check.ahead is not None:
             self._shared.looked_into(check.ahead)
-        self.rows += [*self._parts.replay_rows.collect(self._step), *self._parts.council.take_rows()]
+        self.rows += [*self._parts.replay_rows.collect(self.step), *self._parts.council.take_rows()]
         self._check = check
         self._update = Update(
-            step=self._step,
+            step=self.step,
             optimizer=optimizer,
             parameters=parameters,
             gradients=gradients if has_gradients else (),
@@ -298,7 +299,7 @@ class Boundary:
         """Investigate bad gradients of another optimizer now, and keep the result until that optimizer steps."""
         with self._parts.failures.holding():
             self._followed(decision)
-        self._held_rows = self._parts.replay_rows.collect(self._step)
+        self._held_rows = self._parts.replay_rows.collect(self.step)
         self._is_ahead_held = True
 
     def _followed(self, decision: Decision) -> str:
@@ -328,7 +329,7 @@ class Boundary:
             self._parts.warn("skipped an update whose gradients were not finite, as asked for (--on-finding skip)")
         elif self._parts.config.on_finding == "stop":
             self.flush(self._record(optimizer, check))
-            self._parts.warn(f"stopped at step {self._step}, as asked for (--on-finding stop)")
+            self._parts.warn(f"stopped at step {self.step}, as asked for (--on-finding stop)")
             self._parts.tape.clear()
             self._close()
             raise StopTraining(1)
@@ -344,7 +345,7 @@ class Boundary:
             if check is None or update is None:
                 return
             is_suspect = not self.is_skipped and not (check.is_finite and self._bad_evaluation is None)
-            if self._parts.parameter_check.start(update.parameters, optimizer, self._step, is_suspect=is_suspect):
+            if self._parts.parameter_check.start(update.parameters, optimizer, self.step, is_suspect=is_suspect):
                 self._finding = self._parts.parameter_check.read() or self._finding
             update.skipped = self.is_skipped
             self.rows += self._parts.observers.after_update(update)
@@ -376,7 +377,7 @@ class Boundary:
 
     def _record(self, optimizer: torch.optim.Optimizer, check: Check) -> StepRecord:
         return StepRecord(
-            step=self._step,
+            step=self.step,
             n_microbatches=max(len(self._parts.tape.microbatches), self._parts.clock.microbatch),
             loss=check.mean_loss(self.scale),
             grad_norm=None if self._unclipped is None else self._unclipped.total_norm,
@@ -392,7 +393,10 @@ class Boundary:
         """Write the rows and norms that are not written yet."""
         with self.timed:
             rows, norms, self.rows, self._norms = self.rows, self._norms, [], None
-            self._parts.place.keep()
+            generation = self._parts.names.generation
+            if record is None or self.step < DENSE or not self.step % EVERY or generation != self._generation:
+                self._parts.place.keep()
+                self._generation = generation
             self._parts.output.write(rows, record, norms)
             if self._parts.output.is_broken:
                 self._parts.where.not_recording()
@@ -404,20 +408,20 @@ class Boundary:
         self._parts.roots.suspend()
         self._parts.tape.close_unused_loss(self._parts.clock.microbatch, self._parts.clock.batch)
         if self._held_rows:
-            self._step = self._parts.clock.step
+            self.step = self._parts.clock.step
             self._take_evaluation()
         values = [v for m in self._parts.tape.microbatches for v in m.values]
         losses = [float(v) for v in values if v.numel() == 1]
         check = Check(losses=[*losses, *(float(v.sum()) for v in values if v.numel() != 1)])
         if not check.loss_finite:
-            self._step = self._parts.clock.step
-            decision = self._decided(check, self._step, None, [])
+            self.step = self._parts.clock.step
+            decision = self._decided(check, self.step, None, [])
             self._finding = self._parts.failures.follow(decision, None) or self._finding
-            self.rows += self._parts.replay_rows.collect(self._step)
-            self.rows += [scalar_reading("loss", "loss", v, self._step, i) for i, v in enumerate(losses)]
+            self.rows += self._parts.replay_rows.collect(self.step)
+            self.rows += [scalar_reading("loss", "loss", v, self.step, i) for i, v in enumerate(losses)]
             self.flush(
                 StepRecord(
-                    step=self._step, n_microbatches=len(losses), loss=next(iter(losses), None), finding=self._finding
+                    step=self.step, n_microbatches=len(losses), loss=next(iter(losses), None), finding=self._finding
                 )
             )
         elif self.rows or self._finding:

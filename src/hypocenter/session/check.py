@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -11,7 +12,7 @@ from hypocenter.nouns import Reading, Summary
 from hypocenter.record.norm_rows import SCALAR_PORT, scalar_summary
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(kw_only=True)
 class Check:
     """What the sentinel saw at one update."""
 
@@ -27,16 +28,16 @@ class Check:
     decays: tuple[float, float] = (0.0, 0.0)  # of its running means of gradients, and of their squares; 0: it has none
     local_norm: float | None = None  # of what this rank alone computed, before it was reduced
     ahead: Check | None = None  # of gradients that other optimizers are going to use after this update
-    _total: float | None = field(default=None, init=False, repr=False, compare=False)
+    # What follows is computed when it is first asked for, after losses and norms are there: many ask at each step.
 
-    @property
+    @functools.cached_property
     def loss_finite(self) -> bool:
         """Whether every micro-batch's loss was finite."""
         return all(map(math.isfinite, self.losses))
 
     def mean_loss(self, scale: float | None) -> float | None:
         """Return the mean loss over micro-batches without the loss scale that is in it; None without any loss."""
-        losses = _without_parts(self.losses)
+        losses = self.losses if len(self.losses) < 3 else _without_parts(self.losses)
         return sum(losses) / len(losses) / (scale or 1.0) if losses else None
 
     @property
@@ -44,7 +45,7 @@ class Check:
         """Whether every gradient was finite, and its norm too."""
         return not self.bad_params and math.isfinite(sum(self.grad_norms.values()))
 
-    @property
+    @functools.cached_property
     def is_finite(self) -> bool:
         """Whether losses and gradients were all finite."""
         return not self.bad_params and all(map(math.isfinite, self.losses))
@@ -60,17 +61,15 @@ class Check:
             ahead=None,
         )
 
-    @property
+    @functools.cached_property
     def key(self) -> str:
         """What identifies the optimizer of this check: the name of its first parameter."""
         return next(iter(self.grad_norms), "")
 
-    @property
+    @functools.cached_property
     def total_norm(self) -> float:
-        """The L2 norm over all gradients of this optimizer. It is computed once and kept, as many ask at each step."""
-        if self._total is None:
-            self._total = math.hypot(*self.grad_norms.values())
-        return self._total
+        """The L2 norm over all gradients of this optimizer."""
+        return math.hypot(*self.grad_norms.values())
 
 
 class Judge:

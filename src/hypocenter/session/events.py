@@ -242,10 +242,11 @@ class Observers:
         """Return who listens to this event now, which depends on whether there are several ranks, and a loss scaler."""
         has_ranks = event not in OFTEN or self._rank()[1] > 1
         has_scaler = event not in OFTEN or self.may_scale
-        found = self._hearing.get((event, has_ranks, has_scaler))
+        key = event, has_ranks, has_scaler
+        found = self._hearing.get(key)
         if found is None:
             lacks = {needs for needs, is_there in (("ranks", has_ranks), ("scaler", has_scaler)) if not is_there}
-            found = self._hearing[event, has_ranks, has_scaler] = [
+            found = self._hearing[key] = [
                 (each, getattr(each, event))
                 for each in self._all
                 if getattr(type(each), event) is not getattr(Observer, event)
@@ -324,9 +325,10 @@ class Observers:
     def collected(self) -> list[Reading]:
         """Return the rows of all observers since the last time, and clear them."""
         rows: list[Reading] = []
-        for observer in [each for each in self._all if each.rows]:
-            rows += observer.rows
-            observer.rows = []
+        for observer in self._all:
+            if observer.rows:
+                rows += observer.rows
+                observer.rows = []
         return rows
 
     def _switch_off(self, observer: Observer[Any], error: Exception) -> None:

@@ -91,7 +91,7 @@ class Failures:
         self.healthy_steps = 0
         self.written: list[Evidence] = []
         self._held: list[tuple[Evidence, Any]] | None = None  # inside `holding`
-        self._kept: list[tuple[Evidence, Any]] = []  # after it
+        self.kept: list[tuple[Evidence, Any]] = []  # after it
 
     def decide(
         self,
@@ -110,10 +110,13 @@ class Failures:
         self._scales.note(scale, healthy=is_healthy)
         if is_healthy:
             self._note_loss(check, step, scale)
-        suspicious = self._newly_nonfinite(readings)
+        suspicious = bool(readings) and self._newly_nonfinite(readings)
         bad = check.bad_params if clip_bad is None else clip_bad
-        judged = self._judged(check, step, scale, microbatches, bad)
-        trigger, facts = self._trigger(check, judged, suspicious)
+        judged = None if scale is None else self._judged(check, step, scale, microbatches, bad)
+        trigger: Trigger | None = None
+        facts: dict[str, float | str] = {}
+        if not is_healthy or check.newly_dead or suspicious:
+            trigger, facts = self._trigger(check, judged, suspicious)
         skip = judged if judged is not None and judged.at_scale_1 == "needs-all" and check.loss_finite else None
         if self.poisoned or self._n_replays >= self._config.max_replays:
             trigger, skip = None if trigger in FAILED else trigger, None
@@ -372,11 +375,11 @@ class Failures:
         try:
             yield
         finally:
-            self._kept, self._held = self._held or [], None
+            self.kept, self._held = self._held or [], None
 
     def release(self, step: int) -> str:
         """Write what was found before the update of this step. Returns the id of the last evidence, or ""."""
-        kept, self._kept = self._kept, []
+        kept, self.kept = self.kept, []
         found = ""
         for evidence, outcome in kept:
             name = evidence.id.replace(f"step-{evidence.step:06d}", f"step-{step:06d}")
@@ -385,7 +388,7 @@ class Failures:
 
     def drop(self) -> None:
         """Forget what was found and not written yet: no update used it."""
-        self._kept = []
+        self.kept = []
 
     def _write(self, evidence: Evidence, outcome: Any) -> str:
         if self._held is not None:

@@ -28,8 +28,11 @@ def decays(optimizer: Any) -> tuple[float, float]:
     pair = (
         betas if isinstance(betas, (tuple, list)) and len(betas) >= 2 else (group.get("momentum"), group.get("alpha"))
     )
-    first, second = (float(b) if isinstance(b, (int, float)) and 0.0 < b < 1.0 else 0.0 for b in pair[:2])
-    return first, second
+    first, second = pair[:2]
+    return (
+        float(first) if isinstance(first, (int, float)) and 0.0 < first < 1.0 else 0.0,
+        float(second) if isinstance(second, (int, float)) and 0.0 < second < 1.0 else 0.0,
+    )
 
 
 def number_of(value: Any) -> float | None:

@@ -204,8 +204,7 @@ class Parts:
 
     def begin_event(self) -> None:
         """Look up the rank again: the program has done something, and its process groups may be others now."""
-        self._rank = None
-        self._rank = self.rank()
+        self._rank = rank_of_group() or self._launched or self._look_up()
 
     def _look_up(self) -> tuple[int, int]:
         self._launched = launched_rank()

@@ -64,6 +64,7 @@ class Session(Listening):
         self._inference = Inference(self.names, self.clock, self.parts.failures, self.parts.rank)
         self._graphs = GraphReplays(self.parts, self._boundary)
         self._keeps_graph = False  # the backward under way
+        self._looks_at_rule = False  # of the update under way
         self._devices = set[torch.device]()  # that models lay on: at the end of a program they may be gone
 
     # life
@@ -186,7 +187,7 @@ class Session(Listening):
     @guarded
     def before_backward(self, roots: list[torch.Tensor | GradientEdge], seeds: list[Any], retain_graph: bool) -> None:
         """Complete a micro-batch: `backward` was called."""
-        self._settle()
+        self._settle(is_new=not self.parts.roots.user_code.has_met_module)  # else the model's call was new
         self.parts.imposing.before_backward()
         self.parts.roots.user_code.has_trained = True
         self._by_hand.before_next()
@@ -210,15 +211,21 @@ class Session(Listening):
         self._boundary.begins_backward()
         self.tape.add(microbatch)
         if self.clock.recording:
-            self.parts.observers.tell("before_backward", [root for root in roots if isinstance(root, torch.Tensor)])
+            told: list[torch.Tensor] = []
+            for root in roots:
+                if isinstance(root, torch.Tensor):
+                    told.append(root)  # noqa: PERF401 (a comprehension is a call, and this runs at each step)
+            self.parts.observers.tell("before_backward", told)
 
-    def _settle(self, *, is_last: bool = False) -> None:
+    def _settle(self, *, is_last: bool = False, is_new: bool = True) -> None:
         """Count calls of `torch.autograd.grad` as micro-batches, if their results are in `.grad` now.
 
         Args:
             is_last: an update comes: what is not there now is not used.
+            is_new: the program may have made or ended process groups since the last time.
         """
-        self.parts.begin_event()
+        if is_new:
+            self.parts.begin_event()
         for microbatch in self.parts.taken.settle():
             microbatch.number, microbatch.batch = self.clock.microbatch, self.clock.batch
             microbatch.is_taken = self.parts.roots.user_code.has_trained = True
@@ -375,17 +382,15 @@ class Session(Listening):
         with self._boundary.timed:
             self._boundary.evaluated(gradients_of(optimizer))
 
-    def _looks_at_rule(self) -> bool:
+    def _before_rule(self, optimizer: torch.optim.Optimizer) -> None:
         parts = self.parts
         is_audited = parts.audits.is_due(self._boundary.step)
-        return is_audited or parts.imposing.looks_at_rules or parts.levels.looks_at_rules
-
-    def _before_rule(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._looks_at_rule():
+        self._looks_at_rule = is_audited or parts.imposing.looks_at_rules or parts.levels.looks_at_rules
+        if self._looks_at_rule:
             self.before_rule(optimizer)
 
     def _after_rule(self, optimizer: torch.optim.Optimizer) -> None:
-        if self._looks_at_rule():
+        if self._looks_at_rule:
             self.after_rule(optimizer)
 
     @guarded

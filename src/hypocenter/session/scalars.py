@@ -19,6 +19,7 @@ class Scalar(NamedTuple):
 
 
 _NORM, _RATE = Scalar("grad_norm", "grad"), Scalar("lr", "optimizer")
+_LOSSES: list[Scalar] = []  # of micro-batches, as many as were asked for
 
 
 def scalars_of(
@@ -32,8 +33,12 @@ def scalars_of(
         lr: learning rate of the first group; None when it is nothing that is a number.
         scaler: (its scale, its class name); None when there is none.
     """
-    kinds = [Scalar("loss", "loss", number) for number in range(len(check.losses))]
-    values = [loss / (scale or 1.0) for loss in check.losses]
+    while len(_LOSSES) < len(check.losses):
+        _LOSSES.append(Scalar("loss", "loss", len(_LOSSES)))
+    kinds = _LOSSES[: len(check.losses)]
+    values: list[float] = []
+    for loss in check.losses:
+        values.append(loss / (scale or 1.0))  # noqa: PERF401 (a comprehension is a call, at each step)
     kinds.append(_NORM)
     values.append(norm or 0.0)
     if lr is not None:

@@ -71,6 +71,7 @@ class Started:
     is_on_host: bool
 
 
+_NONE = frozenset[int]()
 _Held = tuple[_Parameters, Sequence[torch.Tensor]]
 """Parameters, and the values of their gradients that lie on this rank."""
 
@@ -113,12 +114,22 @@ class Sentinel:
             unused: losses that nobody goes back from.
         """
         parts = [self._held(gradients)] + ([self._held(ahead)] if ahead else [])
-        values = [value for microbatch in microbatches for value in microbatch.values]
-        thrown_away = [microbatch.values[0] for microbatch in unused]
+        values: list[torch.Tensor] = []
+        for microbatch in microbatches:  # loops, as comprehensions are calls and this runs at each step
+            values += microbatch.values
+        found: list[list[float] | None] = []
+        waiting: list[torch.Tensor] = []
+        for part in parts:
+            known, there = part
+            norms_ = _norms_of(known, there) if known.reader.is_on_host else None
+            found.append(norms_)
+            if norms_ is None:
+                waiting += norms(there)
+        waiting += values
+        for microbatch in unused:
+            waiting.append(microbatch.values[0])
         riders, self._riders = self._riders, []
-        found = [_read(part) for part in parts]
-        waiting = [norm for part, norms_ in zip(parts, found, strict=True) if norms_ is None for norm in norms(part[1])]
-        host, told = to_host_with([*waiting, *values, *thrown_away], [numbers for numbers, _ in riders])
+        host, told = to_host_with(waiting, [numbers for numbers, _ in riders] if riders else ())
         for (_, read), numbers in zip(riders, told, strict=True):
             read(numbers)
         left, at = scale(), 0
@@ -277,13 +288,13 @@ class Sentinel:
             values: of these numbers.
         """
         names, norms = list(check.grad_norms), list(check.grad_norms.values())
-        known = self._last if len(self._last.names) == len(names) and self._last.names == names else None
+        known = self._last if self._last.names == names else None
         template = known.templates.get(kinds) if known is not None else None
         if template is None:
             template = _template(names, {self.label(o): o for p in parameters for o in _as_named(p)}, kinds)
             if known is not None:
                 known.templates[kinds] = template
-        bad = frozenset[int]()
+        bad = _NONE
         if not check.has_finite_norms:
             bad = frozenset(i for i, n in enumerate(norms) if not math.isfinite(n) or names[i] in check.bad_params)
         first_order = self._clock.next_order(len(names) + len(kinds))
@@ -293,12 +304,6 @@ class Sentinel:
 def _are_same(known: Sequence[torch.Tensor], now: Sequence[torch.Tensor]) -> bool:
     """Return whether these are the very same tensors."""
     return len(known) == len(now) and all(map(operator.is_, known, now))
-
-
-def _read(held: _Held) -> list[float] | None:
-    """Return the norms of gradients on the CPU; None if they lie on other devices."""
-    known, values = held
-    return _norms_of(known, values) if known.reader.is_on_host else None
 
 
 def _norms_of(known: _Parameters | Turn, values: Sequence[torch.Tensor]) -> list[float] | None:

@@ -15,6 +15,7 @@ import torch
 from hypocenter.session.check import Check
 from hypocenter.tap.grad_scaler import gradients_of
 from hypocenter.tap.names import NameMap
+from hypocenter.tap.weakly import Ref
 
 Gradients = list[tuple[torch.Tensor, torch.Tensor]]
 Group = weakref.WeakValueDictionary[int, torch.optim.Optimizer]  # by id: not every optimizer has a hash
@@ -32,6 +33,7 @@ class SharedBackward:
         self._made, self._names = made, names
         self._group: Group | None = None  # of the last backward that an optimizer used
         self._group_of: dict[int, Group] = {}  # the last one of each
+        self._alone: Ref[torch.optim.Optimizer] | None = None  # the only one of that group
         self._known: set[str] = set()  # parameters whose bad gradients have been looked into
 
     def begin_update(self, optimizer: torch.optim.Optimizer, *, is_first: bool) -> Gradients:
@@ -44,8 +46,9 @@ class SharedBackward:
             if self._group is not None:
                 self._join(optimizer, self._group)
             return []
-        self._known = set()
-        if self._group is not None and len(self._group) == 1 and self._group_with(optimizer) is self._group:
+        if self._known:
+            self._known = set()
+        if self._alone is not None and self._alone() is optimizer:
             return []  # it was alone the last time, and nobody has joined it since
         others = self._expected_after(optimizer)
         self._group = weakref.WeakValueDictionary()
@@ -68,6 +71,7 @@ class SharedBackward:
 
     def _join(self, optimizer: torch.optim.Optimizer, group: Group) -> None:
         group[id(optimizer)] = optimizer
+        self._alone = Ref(optimizer) if len(group) == 1 else None
         self._group_of[id(optimizer)] = group
         self._group_of = {key: each for key, each in self._group_of.items() if key in each}  # the rest are gone
 

@@ -67,19 +67,20 @@ class SpikeProbe:
             case: the step.
             base: what is known of a step without a replay.
         """
-        jumps = self._jumps(check, case.loss_scale)
-        rates = self._rates.setdefault(check.key, deque(maxlen=BEFORE + 2))
+        key = check.key
+        jumps = self._jumps(key, check, case.loss_scale)
+        rates = self._rates.setdefault(key, deque(maxlen=BEFORE + 2))
         if check.lr is not None:
             rates.append((case.step, check.lr))
-        used = self._used.setdefault(check.key, deque(maxlen=WINDOW))
-        followed = consequences(check, sorted(used)[len(used) // 2] if used and jumps else 0.0)
+        used = self._used.setdefault(key, deque(maxlen=WINDOW))
+        followed = consequences(check, sorted(used)[len(used) // 2] if used else 0.0) if jumps else {}
         used.append(check.total_norm)
         if not self._is_on or not case.microbatches:
             return None
         try:
             if jumps:
-                return self._into(check.key, jumps, case, lambda each: replace(base(each), facts=followed))
-            self._learn(check.key, case)
+                return self._into(key, jumps, case, lambda each: replace(base(each), facts=followed))
+            self._learn(key, case)
             self._n_failed = 0
         except ReplayImpossible:
             self._fail()
@@ -90,7 +91,7 @@ class SpikeProbe:
                 give_back(error)
         return None
 
-    def _jumps(self, check: Check, scale: float | None) -> list[tuple[str, Jump]]:
+    def _jumps(self, key: str, check: Check, scale: float | None) -> list[tuple[str, Jump]]:
         """Return the jumps of the loss, of the gradient's norm or of one parameter's gradient, and what each is of."""
         found: list[tuple[str, Jump]] = []
         gradients = check.unclipped or check
@@ -99,10 +100,11 @@ class SpikeProbe:
         for of, value, n_terms in values:
             if value is None:
                 continue
-            if (jump := self._series[check.key, of].add(value, n_terms)) is not None:
+            if (jump := self._series[key, of].add(value, n_terms)) is not None:
                 found.append((of, jump))
-        rise = self._rises[check.key].add(gradients.grad_norms) if self._is_on else None
-        found.sort(key=lambda each: each[1].within > 0.0)  # first what the run has not survived before
+        rise = self._rises[key].add(gradients.grad_norms) if self._is_on else None
+        if len(found) > 1:
+            found.sort(key=lambda each: each[1].within > 0.0)  # first what the run has not survived before
         return found or ([rise] if rise is not None else [])
 
     def _into(

@@ -21,6 +21,7 @@ from hypocenter.tap.names import class_name, unwrap, walk
 from hypocenter.tap.tape import versions_of
 
 _SAID_TIES = "all_tied_weights_keys"  # of transformers' models, from version 5 on: name -> name of what it is
+_NUMBERS = (int, float)
 _FAMILIES: dict[type, str] = {torch.optim.SGD: "SGD", torch.optim.Adam: "Adam", torch.optim.AdamW: "AdamW"}
 
 
@@ -108,14 +109,14 @@ class TorchFramework:
 
     def settings(self, optimizer: torch.optim.Optimizer) -> list[dict[str, float]]:
         """A group with `initial_lr` is moved by a schedule of torch."""
-        return [
-            {
-                name: value
-                for name, value in group.items()
-                if type(value) in (int, float) and not ("initial_lr" in group and name in SCHEDULED)
-            }
-            for group in optimizer.param_groups[:GROUPS]
-        ]
+        found: list[dict[str, float]] = []
+        for group in optimizer.param_groups[:GROUPS]:  # loops: a comprehension is a call, and this runs at each step
+            numbers: dict[str, float] = {}
+            for name, value in group.items():
+                if type(value) in _NUMBERS and not ("initial_lr" in group and name in SCHEDULED):
+                    numbers[name] = value  # noqa: PERF403
+            found.append(numbers)
+        return found
 
     def wide(self, array: Tensor) -> Tensor:
         """On its device."""

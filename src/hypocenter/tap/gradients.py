@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import operator
-import threading
 from collections.abc import Iterator, Sequence
 from typing import overload
 
@@ -130,53 +129,32 @@ class NormReader:
         Raises:
             TypeError, RuntimeError, ValueError: these are of other sizes than the first ones, or on other devices.
         """
-        if not self._small:
-            return to_host(norms(tensors)) if tensors else []
-        found = self._of_small([tensors[i] for i in self._small] if self._large else tensors)
         if not self._large:
-            return found
+            return self._of_small(tensors) if tensors else []
+        if not self._small:
+            return to_host(norms(tensors))
+        found = self._of_small([tensors[i] for i in self._small])
         out = dict(zip(self._small, found, strict=True))
         out.update(zip(self._large, to_host(norms([tensors[i] for i in self._large])), strict=True))
         return [out[i] for i in range(self._n)]
 
     def _of_small(self, tensors: Sequence[torch.Tensor]) -> list[float]:
-        wide = _wide()
         found: list[NDArray[np.float64]] = []
-        with _NoGrad(), np.errstate(over="ignore", invalid="ignore"):
+        had_grad = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)  # `no_grad` is six calls of Python, and a step would notice those
+        try:
             for begin, end, length, starts in self._rows:
                 row = torch._C._nn.flatten_dense_tensors(tensors[begin:end])  # type: ignore[reportAttributeAccessIssue]
-                values = (row.float() if row.dtype is torch.bfloat16 else row).numpy()
-                if len(values) != length:
+                if row.numel() != length:
                     raise ValueError("the tensors have other sizes")
-                squares = wide[:length]
-                squares[:] = values
-                np.multiply(squares, squares, out=squares)
-                found.append(np.add.reduceat(squares, starts))
+                if row.dtype is torch.float64:  # of no other format do sums overflow, of which NumPy would warn
+                    with np.errstate(over="ignore"):
+                        found.append(np.add.reduceat(row.square().numpy(), starts))  # one tensor is not copied above
+                else:
+                    found.append(np.add.reduceat(row.double().square_().numpy(), starts))
+        finally:
+            torch._C._set_grad_enabled(had_grad)
         return np.sqrt(found[0] if len(found) == 1 else np.concatenate(found)).tolist()
-
-
-_kept = threading.local()
-
-
-def _wide() -> NDArray[np.float64]:
-    """Return this thread's room for one row: to make it anew at each step would cost more than its use."""
-    found: NDArray[np.float64] | None = getattr(_kept, "wide", None)
-    if found is None:
-        found = _kept.wide = np.empty(ROW + SMALL)
-    return found
-
-
-class _NoGrad:
-    """Does what `torch.no_grad()` does, with fewer Python functions: a step would notice those."""
-
-    __slots__ = ("_was_on",)
-
-    def __enter__(self) -> None:
-        self._was_on = torch.is_grad_enabled()
-        torch._C._set_grad_enabled(False)
-
-    def __exit__(self, *_: object) -> None:
-        torch._C._set_grad_enabled(self._was_on)
 
 
 def read_norms(tensors: Sequence[torch.Tensor]) -> list[float] | None:
@@ -245,6 +223,8 @@ def to_host_with(
 ) -> tuple[list[float], list[list[float]]]:
     """Bring 0-d tensors and float32 vectors of any device to the host, still with one transfer per device."""
     if not vectors:
+        if len(scalars) == 1 and (one := scalars[0]).is_cpu and one.dtype is torch.float32 and one.numel() == 1:
+            return [one.item()], []  # the loss of most programs
         return to_host(scalars), []
     by_device: dict[torch.device, tuple[list[int], list[int]]] = {}
     for index, scalar in enumerate(scalars):

@@ -245,7 +245,10 @@ class _Told:
 
     def update_hearers(self) -> None:
         """Set who is to be asked at a call."""
-        begins = [each.begin for each in self.hearers if not each.is_mute]
+        begins: list[Begin] = []
+        for each in self.hearers:
+            if not each.is_mute:
+                begins.append(each.begin)  # noqa: PERF401 (a comprehension is a call, and this runs at each step)
         several = _AllOf(begins, self._places) if len(begins) > 1 else None
         self._globals[self._name] = several or next(iter(begins), None)
 

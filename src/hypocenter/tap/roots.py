@@ -96,10 +96,7 @@ class RootTap:
     @paused.setter
     def paused(self, paused: bool) -> None:
         self._paused = paused
-        self._mute()
-
-    def _mute(self) -> None:
-        self._calls.mute(is_mute=self._paused or (self._current is not None and not self.after_calls))
+        self._outermost(self._current)
 
     def _enter(self, module: torch.nn.Module, args: Any, kwargs: Any) -> Callable[[Any], None] | None:
         """Note that a module is called, if it is the outermost; return what hears of the end of the call, or None."""
@@ -130,7 +127,7 @@ class RootTap:
             self.after_calls.tell(module, args, output)
 
     def _begin(self, module: torch.nn.Module, args: Any) -> None:
-        self.suspend()
+        self.user_code.suspend()
         self.user_code.has_met_module = True
         key = id(module)
         if key not in self._buffers:
@@ -139,13 +136,18 @@ class RootTap:
             weakref.finalize(module, self._forget, key).atexit = False
             self._on_root(module)
         self._outermost(module)
-        self.user_code.make_room()
+        if self.prelude.is_full:
+            self.user_code.make_room()
         is_training = torch.is_grad_enabled()  # evaluation and generation are not steps, but a target network is
         if not is_training and (self.prelude.is_full or torch.is_inference_mode_enabled()):
             self._event = None
             self._on_begin(False)
             return
-        self._entry_versions = [(a, version_of(a)) for a in args if isinstance(a, torch.Tensor)]
+        self._entry_versions = []
+        for each in args:
+            if isinstance(each, torch.Tensor):
+                self._entry_versions.append((each, version_of(each)))
+        holders = self._holders[key]
         caller = user_frame(sys._getframe(1))
         self._event = Event(
             function=module,
@@ -157,7 +159,7 @@ class RootTap:
             buffers=self._buffers[key].before(module),
             parameters=(parameters := self._buffers[key].parameters()),
             versions=versions_of(parameters),
-            handed=held_by([holder for ref in self._holders[key] if (holder := ref()) is not None]),
+            handed=held_by([holder for ref in holders if (holder := ref()) is not None]) if holders else [],
             lent=lent_to(module, sys._getframe(1)),
         )
         self._on_begin(is_training)
@@ -179,19 +181,21 @@ class RootTap:
 
     def reset(self) -> None:
         """Forget a call that an interrupt cut short: no outermost call is under way now for certain."""
-        self.suspend()
-        self._outermost(None)
+        self.user_code.suspend()
+        if self._current is not None:
+            self._outermost(None)
         self._event = None
 
     def _outermost(self, module: torch.nn.Module | None) -> None:
         """Set which outermost module is being called."""
         self._current = module
-        self._mute()
+        self._calls.mute(is_mute=self._paused or (module is not None and not self.after_calls))
 
     def _leave(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-        if module is not self._current or self.paused:
+        if module is not self._current or self._paused:
             return
-        self._tell(module, args, output)
+        if self.after_calls:
+            self._tell(module, args, output)
         event, self._event = self._event, None
         self._outermost(None)
         is_training = event is not None and event.ambient.grad
@@ -207,8 +211,9 @@ class RootTap:
             self._buffers[id(module)].after()
             if output is None or output is RAISED:
                 return
-            if any(version_of(tensor) != version for tensor, version in self._entry_versions):
-                event.why_not = f"{type(module).__name__} changes its inputs in place"
+            for tensor, version in self._entry_versions:
+                if version_of(tensor) != version:
+                    event.why_not = f"{type(module).__name__} changes its inputs in place"
             tape.record(event, args, kwargs, output)
             self._tell_of(module, output)
             self.user_code.resume()

@@ -7,6 +7,7 @@ BITS. Of a batch of many rows those with the smallest numbers are kept: the same
 from __future__ import annotations
 
 import functools
+import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,7 @@ NUMBERS = 2  # float32 numbers that one digest travels as, each below 2**(BITS /
 _HALF = BITS // 2
 _INTEGERS: dict[int, torch.dtype] = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 _IN_NUMPY: dict[int, type[np.generic]] = {1: np.uint8, 2: np.int16, 4: np.int32, 8: np.int64}
+_SHAPE = operator.attrgetter("shape")
 
 
 def as_rows(tensor: Tensor) -> Tensor | None:
@@ -83,10 +85,13 @@ def kept(tables: Sequence[Tensor | None]) -> Kept | None:
 
 def kept_on_host(tables: Sequence[NDArray[Any]]) -> Kept | None:
     """Return the rows that are kept of tables [rows, elements] of values that NumPy has; see `kept`."""
-    at = rows_kept([(len(table), table.shape[1]) for table in tables])
+    at = rows_kept(list(map(_SHAPE, tables)))
     if not at:
         return None
-    return _smallest({i: row_numbers(tables[i].view(_IN_NUMPY[tables[i].itemsize])) for i in at}, at[0], np.arange)
+    digests: dict[int, Any] = {}
+    for i in at:
+        digests[i] = row_numbers(tables[i].view(_IN_NUMPY[tables[i].itemsize]))
+    return _smallest(digests, at[0], np.arange)
 
 
 def _smallest(digests: dict[int, Any], first: int, in_order: Callable[[int], Any]) -> Kept:

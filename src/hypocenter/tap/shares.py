@@ -5,7 +5,6 @@ Of all tensors of a batch that are on one device at once, in a fixed number of k
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Sequence
 from typing import Any
@@ -40,12 +39,18 @@ def shares(tables: Sequence[Tensor], first_whole: int) -> Any:
 def shares_on_host(tables: Sequence[NDArray[Any]], first_whole: int) -> NDArray[np.float32]:
     """Return the shares of tables [rows, elements] of values that NumPy has; see `shares`."""
     values = np.empty((len(tables), 2, SAMPLE), np.float32)
-    has_wide = any(table.dtype == np.float64 for table in tables)
-    with np.errstate(over="ignore") if has_wide else contextlib.nullcontext():
-        for told, table in zip(values, tables, strict=True):
-            told[:] = table.take(batch_numbers.places(table.size))
-    shapes = [(len(table), table.shape[1]) for table in tables]
-    return batch_numbers.shares(values, shapes, [table.dtype.kind != "f" for table in tables], first_whole)
+    shapes: list[tuple[int, int]] = []
+    is_whole: list[bool] = []
+    for told, table in zip(values, tables, strict=True):
+        taken = table.take(batch_numbers.places(table.size))
+        if table.dtype == np.float64:
+            with np.errstate(over="ignore"):
+                told[:] = taken
+        else:
+            told[:] = taken
+        shapes.append((len(table), table.shape[1]))
+        is_whole.append(table.dtype.kind != "f")
+    return batch_numbers.shares(values, shapes, is_whole, first_whole)
 
 
 def _on_device(values: Tensor, shapes: Tensor, first_whole: int) -> Tensor:

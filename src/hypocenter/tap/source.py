@@ -48,11 +48,17 @@ def fold(filename: str) -> None:
 
 def user_frame(frame: FrameType | None, until: CodeType | None = None) -> FrameType | None:
     """Return the innermost frame that is not skipped, from `frame` outwards; none beyond one of the code `until`."""
-    while frame is not None and is_library(frame.f_code.co_filename):
-        if frame.f_code is until:
+    while frame is not None:
+        code = frame.f_code
+        is_skipped = _known.get(code.co_filename)
+        if is_skipped is None:
+            is_skipped = is_library(code.co_filename)
+        if not is_skipped:
+            return frame
+        if code is until:
             return None
         frame = frame.f_back
-    return frame
+    return None
 
 
 def source_of(filename: str, line: int, function: str = "") -> Source:

@@ -18,6 +18,10 @@ _ELSEWHERE = frozenset({*sys.stdlib_module_names, "hypocenter", "numpy", "torch"
 _STAY = frozenset({"builtins", "typing", "_frozen_importlib", "_frozen_importlib_external", "logging"})
 
 
+def _yes() -> bool:
+    return True
+
+
 def accelerator_type() -> str | None:
     """Return the device type of the accelerator in use (cuda, npu, xpu, ...); None in a process on the CPU alone."""
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
@@ -54,17 +58,17 @@ def capture_rng(own: Iterable[torch.Generator] = ()) -> RngState:
     device_type = accelerator_type()
     module = getattr(torch, device_type) if device_type else None
     captures = is_capturing(device_type)
-    can_tell = not captures and getattr(module, "is_initialized", lambda: True)()
+    can_tell = not captures and module is not None and getattr(module, "is_initialized", _yes)()
     numpy = sys.modules.get("numpy.random")
     return RngState(
-        cpu=torch.get_rng_state(),
+        cpu=torch.default_generator.get_state(),
         device=module.get_rng_state() if module is not None and can_tell else None,
         device_type=device_type,
         python=random.getstate(),
         numpy=numpy.get_state() if numpy is not None else None,
-        devices=_of_all_devices(module) if module is not None and can_tell else (),
+        devices=_of_all_devices(module) if can_tell else (),
         trackers=() if captures else capture_trackers(),
-        own=tuple((each, each.get_state()) for each in own),
+        own=tuple([(each, each.get_state()) for each in own]) if own else (),
     )
 
 

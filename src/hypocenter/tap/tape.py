@@ -106,7 +106,7 @@ class Event:
         return self.function if isinstance(self.function, torch.nn.Module) else None
 
 
-_WHY_NOT = operator.attrgetter("why_not")
+_WHY_NOT, _VERSION = map(operator.attrgetter, ("why_not", "_version"))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -247,8 +247,9 @@ class Tape:
             given.add(id(tensor))
             if self._writers and (writer := self._writers.get(storage_of(tensor))) is not None:
                 needs.append(writer)
-            number = self.slot(tensor)
-            is_leaf = is_trainable_leaf(tensor)
+            entry = self._slot_of.get(id(tensor))
+            number = entry[1] if entry is not None and entry[0]() is tensor else None
+            is_leaf = tensor.requires_grad and tensor.is_leaf
             if number is not None and is_leaf and event.module is not None and self._is_computed(number):
                 self._cuts.add(number)  # a module's input: computed in this step, then cut off from what computed it
             if number is not None and (not is_leaf or number in self._cuts):
@@ -273,7 +274,8 @@ class Tape:
 
         event.args = _kept(args, keep)
         event.kwargs = replace_tensors(kwargs, keep) if kwargs else {}
-        event.lent = [each if is_trainable_leaf(each.tensor) else each.of(keep) for each in event.lent]
+        if event.lent:
+            event.lent = [each if is_trainable_leaf(each.tensor) else each.of(keep) for each in event.lent]
         event.needs = tuple(needs)
         if event.handed or event.was is not None:
             self._kept_bytes += self._bytes_beside(event)
@@ -300,7 +302,8 @@ class Tape:
         self.events.append(event)
         if len(self.events) > self._max_events:
             self._fill(f"more than {self._max_events:,} calls without an update")
-        self._fill_if_large()
+        if self._kept_bytes > self._keep_bytes:
+            self._fill_if_large()
 
     def _fill_if_large(self) -> None:
         if not self.is_full and self._kept_bytes > self._keep_bytes:
@@ -384,33 +387,40 @@ class Tape:
             self._kept_bytes += 0 if seed is None else n_bytes(seed)
         if self.is_full:
             microbatch.seeds = [None] * len(microbatch.seeds)
-        self._fill_if_large()
+        if self._kept_bytes > self._keep_bytes:
+            self._fill_if_large()
         if len(self.microbatches) > MAX_MICROBATCHES:
             del self.microbatches[0]
             if not self.is_full:
                 self._fill(f"more than {MAX_MICROBATCHES:,} backward passes without an update")
-        self._unused += self._apart_from([slot for slot in microbatch.roots if slot is not None])
+        if self._looked_at:  # else no loss has been decided on
+            self._unused += self._apart_from([slot for slot in microbatch.roots if slot is not None])
         self.scalars.clear()
 
     def microbatch_of(
         self, number: int, batch: int, given: list[torch.Tensor | GradientEdge], seeds: list[torch.Tensor | None]
     ) -> Microbatch:
         """Return the micro-batch that leads to these roots."""
-        roots = [self.at_edge(root) if isinstance(root, GradientEdge) else root for root in given]
-        slots = [None if root is None else self.slot(root) for root in roots]
+        slots: list[int | None] = []
+        values: list[torch.Tensor] = []
+        for at, each in enumerate(given):  # a comprehension is a call, and this runs at each step
+            root = self.at_edge(each) if isinstance(each, GradientEdge) else each
+            slot = None if root is None else self.slot(root)
+            slots.append(slot)
+            if (value := self._value(root, slot, seeds[at])) is not None:
+                values.append(value)
         why_not = self.why_not(slots)
-        if not why_not and any(slot is None for slot in slots):
+        if not why_not and None in slots:
             why_not = (
                 "backward was called on a value that no watched module call or loss operation made"
                 if self.events
                 else "nothing that leads to the loss was seen (a fully compiled step, or gradients of torch.func)"
             )
-        values = [self._value(*each) for each in zip(roots, slots, seeds, strict=True)]
         return Microbatch(
             number=number,
             batch=batch,
             roots=slots,
-            values=[value for value in values if value is not None],
+            values=values,
             seeds=seeds,
             n_events=len(self.events),
             why_not=why_not,
@@ -453,8 +463,6 @@ class Tape:
 
     def _apart_from(self, roots: Sequence[int]) -> list[tuple[int, torch.Tensor]]:
         """Return scalars that share nothing with what backward begins with: neither parts of it nor made from it."""
-        if not self._looked_at:  # so no loss has been decided on
-            return []
         used = {slot for event in self.events if not self._with_graph.isdisjoint(event.slots) for slot in event.needs}
         others = [(slot, value) for slot, value in self.scalars if slot not in roots and slot not in used]
         if not others:
@@ -526,7 +534,11 @@ class Tape:
 
     def slice(self, microbatch: Microbatch) -> list[tuple[int, Event]]:
         """Return (position, event) in order for the events that the roots of a micro-batch depend on."""
-        return self.making(*(slot for slot in microbatch.roots if slot is not None))
+        wanted: list[int] = []
+        for slot in microbatch.roots:
+            if slot is not None:
+                wanted.append(slot)  # noqa: PERF401 (a comprehension is a call)
+        return self.making(*wanted)
 
     def maker(self, slot: int) -> Event | None:
         """Return the event that has made what is in a slot; None without one."""
@@ -556,7 +568,8 @@ class Tape:
             if position not in needed:
                 needed.add(position)
                 wanted.extend(self.events[position].needs)
-        return [(position, self.events[position]) for position in sorted(needed)]
+        in_order = sorted(needed)
+        return list(zip(in_order, map(self.events.__getitem__, in_order), strict=True))
 
     def mutated(self, events: list[tuple[int, Event]]) -> str:
         """Describe the first input or parameter that was changed in place since it was used; "" if none was.
@@ -573,7 +586,10 @@ class Tape:
 
     def spend(self, microbatch: Microbatch) -> None:
         """Note that a backward has freed the graph that it went through: no other can start from there."""
-        wanted = [slot for slot in microbatch.roots if slot in self._with_graph]
+        wanted: list[int] = []
+        for slot in microbatch.roots:
+            if slot in self._with_graph:
+                wanted.append(slot)  # noqa: PERF401 (a comprehension is a call)
         while wanted:
             position = self._event_of[wanted.pop()]
             if position not in self._spent:
@@ -624,8 +640,13 @@ class Tape:
         """Return the events whose results somebody still holds with their graph, and what these were made from."""
         if self.broken or not self.events:
             return []
-        alive = {number for ref, number in self._slot_of.values() if number in self._with_graph and ref() is not None}
-        needed = self.making(*(n for n in alive if self._event_of[n] not in self._spent))
+        alive: list[int] = []
+        for ref, number in self._slot_of.values():
+            if number in self._with_graph and self._event_of[number] not in self._spent and ref() is not None:
+                alive.append(number)
+        if not alive:
+            return []
+        needed = self.making(*alive)
         return [event for _, event in needed] if len(needed) <= MAX_UNSPENT else []
 
 
@@ -672,7 +693,7 @@ def _kept(args: Any, keep: Callable[[torch.Tensor], torch.Tensor]) -> Any:
 def versions_of(tensors: Sequence[torch.Tensor]) -> list[int]:
     """Return the version counter of each tensor, as `version_of` does."""
     try:
-        return [tensor._version for tensor in tensors]
+        return list(map(_VERSION, tensors))
     except RuntimeError:
         return [version_of(tensor) for tensor in tensors]
 

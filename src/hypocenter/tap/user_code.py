@@ -44,6 +44,8 @@ _ORDINARY = (torch.Tensor, torch.nn.Parameter)  # types of tensors that have num
 _data: Any = torch.Tensor.data
 _gradient: Any = torch.Tensor.grad  # the property: what backward has left is no part of a graph
 
+_ENTER, _EXIT = torch.ops.profiler._record_function_enter_new, torch.ops.profiler._record_function_exit._RecordFunction
+
 _RANDOM = frozenset({
     "dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout", "dropout1d", "dropout2d", "dropout3d",
     "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "randperm", "normal", "bernoulli",
@@ -106,9 +108,11 @@ class UserCode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if torch.compiler.is_compiling():
+        if torch.compiler.is_compiling() or func is _ENTER or func is _EXIT:  # around each step of an optimizer
             return func(*args, **kwargs)
-        func, caller = called(func), sys._getframe(1)
+        caller = sys._getframe(1)
+        if type(func) not in _OF_TORCH:
+            func = called(func)
         if getattr(func, "__self__", None) is _gradient and args[0].is_leaf:
             return func(*args)  # thousands in a row, in optimizers and clipping that people write
         if not self.is_active:
@@ -194,7 +198,11 @@ class UserCode(TorchFunctionMode):
         if before.is_of_graph and _is_data_of_leaf(args, result):
             self._parameters.add(storage_of(result))  # what is done to it is an update
             return
-        if tape is None or tape.is_full or _is_shadow((result,)):
+        if (
+            tape is None
+            or tape.is_full
+            or ((type(result) not in _ORDINARY or result.is_meta) and _is_shadow((result,)))
+        ):
             if tape is self.prelude and self.has_met_module:
                 self.is_active = False  # until the next module: nothing else is waited for
             return
@@ -246,7 +254,10 @@ class UserCode(TorchFunctionMode):
         if _functorch_level() is not None:
             self.has_met_func = True
             return True
-        return is_graph_taken() or _is_shadow(values)
+        for value in values:
+            if type(value) not in _ORDINARY or value.is_meta:
+                return is_graph_taken() or _is_shadow(values)
+        return is_graph_taken()
 
     def _forget(self, written: Any) -> None:
         """Take these tensors for ones from outside: they were changed in place by something that is not replayed."""

@@ -94,7 +94,8 @@ class Accumulation(Observer):
 
     def after_update(self, update: Update) -> None:
         """Follow the next parameter, if this step had many micro-batches."""
-        self._let_go()
+        if self._sums is not None:
+            self._let_go()
         if len(update.microbatches) < MANY:
             return
         low = [p for p in update.parameters if is_low(p) and p.requires_grad and p.is_leaf and not _is_sharded(p)]

@@ -92,7 +92,8 @@ class Arrivals(Observer):
 
     def before_backward(self, roots: Sequence[Tensor]) -> None:
         """Sample what was accumulated so far, before the backward of a micro-batch that is not the first."""
-        self._let_go()
+        if self._watches:
+            self._let_go()
         clock = self.context.clock
         if not 1 <= clock.microbatch <= LAST or not (self._n_looked < DENSE or self._due(clock.step)):
             return
@@ -115,9 +116,9 @@ class Arrivals(Observer):
     def after_backward(self) -> None:
         """Find out if what was accumulated has changed: backward is over."""
         watches = self._watches
-        self._let_go()
         if not watches:
             return
+        self._let_go()
         with torch.no_grad(), _disable_current_modes():
             counted = [(w.parameter, n) for w in watches if (n := w.numbers()) is not None]
         if not counted:

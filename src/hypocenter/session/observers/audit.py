@@ -223,8 +223,11 @@ class Audit(Observer[ContextT]):
         self._n_more = self._thrown_away.n_more(update)
         can_be = bool(update.microbatches) and update.check.is_finite and (is_known or not self._n_more)
         try:
-            with self._audits.spending():
-                self.look(update, can_be=can_be and not update.skipped)
+            if self._audits.is_due(update.step):
+                with self._audits.spending():
+                    self.look(update, can_be=can_be and not update.skipped)
+            else:
+                self.look(update, can_be=False)
         except ReplayImpossible as why:
             self._give_up(update.step, str(why))
         self._thrown_away.remember(update, self._norm_before_clip(update))

@@ -189,7 +189,11 @@ class Between(Observer[Observed]):
         if kept.n_updates == 0:
             self._look_for_new_state(optimizer, update)
         if kept.options:
-            self._look_at_options(kept, self.context.framework.settings(optimizer), update.step)
+            now = self.context.framework.settings(optimizer)
+            if now == kept.options and kept.track.event is None:
+                kept.track.n_stayed += 1
+            else:
+                self._look_at_options(kept, now, update.step)
         if not update.check.is_finite:
             return
         looked_at, n = self._look_again(kept, update), 0  # and so many more, which are as they were

@@ -66,10 +66,12 @@ class FrozenState(Observer[Observed]):
         self._counter, self._before = None, []
         if optimizer is None:
             return
-        self._counter = _low_counter(framework, optimizer, update)
-        if not framework.family_of(optimizer).startswith("Adam"):
+        places = self._moments.next(optimizer, PER_UPDATE)
+        if not self._moments.has_wide_counters(optimizer):
+            self._counter = _low_counter(framework, optimizer, update)
+        if not places or not framework.family_of(optimizer).startswith("Adam"):
             return
-        for place in self._moments.next(optimizer, PER_UPDATE):
+        for place in places:
             moment = framework.state_of(optimizer, place.parameter)["exp_avg_sq"]
             values, dtype = framework.sample(moment), framework.name_of(moment.dtype)
             if values is not None and framework.with_gradients(update, [place.parameter]):

@@ -65,6 +65,8 @@ class FrozenWritten(Observer):
         if not self._is_found:  # a part of the model that is called by itself is one more: what is known stays
             known = {id(each.parameter()): each for each in self._frozen}
             self._is_found, self._frozen = True, [known.get(id(each.parameter()), each) for each in self._find(update)]
+        if not self._frozen:
+            return
         for each in self._frozen:
             self._look(each, update.step)
         self._frozen = [each for each in self._frozen if not each.is_over]

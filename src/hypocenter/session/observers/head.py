@@ -77,8 +77,9 @@ class HeadGap(Observer):
         if len(roots) != self._n_roots:
             self._n_roots = len(roots)
             self._find([unwrap(root) for root in roots], any(_is_compiled(root) for root in roots))
-        self._let_go()
-        if self._n_updates < DENSE or self._n_updates % EVERY == 0:
+        if self._listening:
+            self._let_go()
+        if self._heads and (self._n_updates < DENSE or self._n_updates % EVERY == 0):
             heads = [head for ref in self._heads.values() if (head := ref()) is not None]
             self._listening = [self.context.after_calls.add(head, self._heard) for head in heads]
 

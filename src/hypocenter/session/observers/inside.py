@@ -43,14 +43,11 @@ def look(
         given: name, tensor, and its values in a row where NumPy can read them.
         arrive: told of each.
     """
-    here = [(name, v.reshape(tensor.shape[0], -1)) for name, tensor, v in given if v is not None and tensor.dim()]
     others = [(name, tensor) for name, tensor, values in given if values is None]
     if any(row_digests.is_on_host(tensor) for _, tensor in others):  # one of them says of all which rows are kept
-        here, others = [], [(name, tensor) for name, tensor, _ in given]
-    if here:
-        names, arrays = [name for name, _ in here], [table for _, table in here]
-        first_whole = next((i for i, each in enumerate(arrays) if each.dtype.kind in "iu"), -1)
-        _tell(names, kept_on_host(arrays), shares_on_host(arrays, first_whole), arrive)
+        others = [(name, tensor) for name, tensor, _ in given]
+    else:
+        look_at_host(given, arrive)
     by_device: dict[torch.device, list[tuple[str, Tensor]]] = {}
     for name, tensor in others:
         table = as_rows(tensor)
@@ -73,10 +70,27 @@ def look(
             yield numbers, _Reader(names, have_rows, n_kept, arrive)
 
 
+def look_at_host(given: Sequence[tuple[str, Tensor, NDArray[Any] | None]], arrive: Arrive) -> None:
+    """Tell at once what is in tensors whose values NumPy can read. Of most programs that is all, at each step."""
+    names: list[str] = []
+    arrays: list[NDArray[Any]] = []
+    first_whole = -1
+    for name, tensor, values in given:
+        if values is None or not tensor.dim():
+            continue
+        if first_whole < 0 and values.dtype.kind in "iu":
+            first_whole = len(arrays)
+        names.append(name)
+        arrays.append(values.reshape(tensor.shape[0], -1))
+    if arrays:
+        _tell(names, kept_on_host(arrays), shares_on_host(arrays, first_whole), arrive)
+
+
 def _tell(names: Sequence[str], rows: Kept | None, told: NDArray[np.float32], arrive: Arrive) -> None:
-    digests = {} if rows is None else {i: each * ROW_PLACES + rows.positions for i, each in rows.digests.items()}
+    digests = {} if rows is None else rows.digests
     for at, name in enumerate(names):
-        arrive(name, (tuple(digests[at].tolist()) if at in digests else (), tuple(told[at].tolist())))
+        each = None if rows is None or at not in digests else digests[at] * ROW_PLACES + rows.positions
+        arrive(name, (() if each is None else tuple(each.tolist()), tuple(told[at].tolist())))
 
 
 def _is_whole(table: Tensor) -> bool:

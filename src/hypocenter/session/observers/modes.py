@@ -16,10 +16,12 @@ class Modes(modes.Modes[Context]):
 
     def called(self, update: Update) -> Sequence[tuple[Any, bool]]:
         """Return the outermost modules of the last micro-batch, and whether each was in training mode."""
-        if not update.microbatches:
-            return ()
-        events = (e for _, e in self.context.tape.slice(update.microbatches[-1]))
-        return [(e.function, e.training) for e in events if e.training is not None][:MODULES]
+        found: list[tuple[Any, bool]] = []
+        for microbatch in update.microbatches[-1:]:
+            for _, event in self.context.tape.slice(microbatch):
+                if event.training is not None and len(found) < MODULES:
+                    found.append((event.function, event.training))
+        return found
 
     def n_modal(self, module: Any) -> int:
         """Count the modules that act otherwise in training: their `forward` asks for the mode."""

@@ -67,6 +67,8 @@ class MovedStatistics(Observer):
         if not self._is_found:
             self._is_found, self._norms = True, list(self._find(update))
             return
+        if not self._norms:
+            return
         own = None
         for each in self._norms:
             norm, counter = each.norm(), each.counter()

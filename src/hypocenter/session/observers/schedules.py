@@ -179,7 +179,7 @@ class Schedules(Observer[Observed]):
         """Note if a loss scaler skipped the update."""
         self._step = update.step
         skipped = update.skipped and update.scaled is not None
-        self._last[None] = self._last[id(update.optimizer)] = skipped, self._learning_rate(update.optimizer)[0]
+        self._last[None] = self._last[id(update.optimizer)] = skipped, self._rate(update.optimizer)
         for count in self._counts.values():
             if count.optimizer is None or count.optimizer is update.optimizer:
                 count.last_skipped = skipped
@@ -202,6 +202,12 @@ class Schedules(Observer[Observed]):
             return None, None
         values = [self.context.framework.number(groups[0].get(key)) for key in ("lr", "initial_lr", "max_lr")]
         return values[0], max((v for v in values if v is not None), default=None)
+
+    def _rate(self, optimizer: Any) -> float | None:
+        """Return the first of these two alone, as at each update."""
+        groups = getattr(optimizer, "param_groups", None)
+        rate = groups[0].get("lr") if groups else None
+        return rate if rate is None or type(rate) is float else self.context.framework.number(rate)
 
     def _write(self, count: _Count, step: int) -> None:
         facts = {

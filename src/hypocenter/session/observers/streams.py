@@ -10,7 +10,6 @@ reaches the host with the next check of gradients.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import math
 import os
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils._python_dispatch import _disable_current_modes
 
@@ -40,7 +40,7 @@ from hypocenter.session.batch import given_to_loss_code, given_to_model
 from hypocenter.session.batch_readings import BRIEF, FIRST, NOTHING, Asked, Inside, Moments
 from hypocenter.session.check import scalar_reading
 from hypocenter.session.observer import Context, Observer, Update
-from hypocenter.session.observers.inside import Told, look
+from hypocenter.session.observers.inside import Told, look, look_at_host
 from hypocenter.tap.digest import digests, to_host
 from hypocenter.tap.host_digest import MOST_BYTES, host_values
 from hypocenter.tap.state import RngState
@@ -56,7 +56,8 @@ class Streams(Observer):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._is_due = parse(context.config.replicas)
-        self._is_asked = parse(context.config.states)
+        self._is_asked, self._asks_states = parse(context.config.states), context.config.states != "never"
+        self._is_never = context.config.replicas == "never"
         self._done_step = -1  # of this step the random states have been looked at
         self._n_events = 0  # of the tape, that belong to earlier micro-batches
         self._n_sent = 0
@@ -72,29 +73,44 @@ class Streams(Observer):
         start = self._n_events if self._n_events <= len(events) else 0
         self._n_events = len(events)
         clock = self.context.clock
-        first = next((i for i in range(start, len(events)) if events[i].module is not None), None)
-        if first is None:
+        first = start
+        while first < len(events) and not isinstance(events[first].function, torch.nn.Module):
+            first += 1
+        if first == len(events):
             return
         if len(self._handed) < MAX_SENT:
             self._note_loader()
         is_full = clock.step < FIRST or self._is_wanted_over_ranks(clock.step)
-        given = list(given_to_model(events[first], is_full=is_full))
-        given += given_to_loss_code(events[first + 1 :], {id(tensor) for _, tensor, _ in given})
-        if given and self._n_sent < MAX_SENT:
-            self._n_sent += 1
-            is_seen = torch._C._len_torch_dispatch_stack()  # by a mode that records every operation
-            with _disable_current_modes() if is_seen else contextlib.nullcontext():
+        given = given_to_model(events[first], is_full=is_full)
+        known = set[int]()
+        for _, tensor, _ in given:
+            known.add(id(tensor))
+        given += given_to_loss_code(events[first + 1 :], known)
+        if not given or self._n_sent >= MAX_SENT:
+            return
+        self._n_sent += 1
+        if torch._C._len_torch_dispatch_stack():  # a mode that records every operation
+            with _disable_current_modes():
                 self._send(given, is_full=is_full)
+        else:
+            self._send(given, is_full=is_full)
 
     def _send(self, given: Sequence[tuple[str, Tensor, Tensor]], *, is_full: bool) -> None:
         elsewhere: list[tuple[Asked, Tensor]] = []
         microbatch = self.context.clock.microbatch
         arrive = Told(self._inside, microbatch)
-        arrays = [host_values(whole) for _, whole, _ in given]
-        named = [(name, whole, array) for (name, whole, _), array in zip(given, arrays, strict=True)]
-        for numbers, read in look(named, arrive):
-            self.context.ride(numbers, read)
-        for (name, whole, seen), of_whole in zip(given, arrays, strict=True):
+        named: list[tuple[str, Tensor, NDArray[Any] | None]] = []
+        are_here = True
+        for name, whole, _ in given:
+            array = host_values(whole)
+            named.append((name, whole, array))
+            are_here = are_here and array is not None
+        if are_here:
+            look_at_host(named, arrive)
+        else:
+            for numbers, read in look(named, arrive):
+                self.context.ride(numbers, read)
+        for (name, whole, of_whole), (*_, seen) in zip(named, given, strict=True):
             for port, values in _ports(seen, is_full=is_full):
                 asked = self._asked(name, whole, port)
                 array = of_whole if values is whole else host_values(values)
@@ -138,10 +154,14 @@ class Streams(Observer):
         for microbatch, port, summary in self._handed:
             self._add_number(LOADER, port, summary, update.step, microbatch)
         self._handed.clear()
-        if self._is_wanted_over_ranks(update.step):
+        is_wanted_over_ranks = self._is_wanted_over_ranks(update.step)
+        if is_wanted_over_ranks:
             self._rates(update)
+        is_asked = update.step < FIRST or (self._asks_states and self._is_asked(update.step))
+        if update.step == self._done_step or not (is_asked or is_wanted_over_ranks):
+            return
         event = next((e for e in self.context.tape.events if e.module is not None), None)
-        if update.step == self._done_step or event is None or not self._looks_at_states(update.step):
+        if event is None:
             return
         self._done_step = update.step
         states = dict(_random_states(event.rng)) if event.rng is not None else {}
@@ -152,11 +172,8 @@ class Streams(Observer):
                             order=self.context.clock.next_order(), summary=Summary(n=1), digest=number)
                 )  # fmt: skip
 
-    def _looks_at_states(self, step: int) -> bool:
-        return step < FIRST or self._is_wanted_over_ranks(step) or self._is_asked(step)
-
     def _is_wanted_over_ranks(self, step: int) -> bool:
-        if self.context.config.replicas == "never" or self.context.rank()[1] < 2:
+        if self._is_never or self.context.rank()[1] < 2:
             return False
         return step < FIRST or self._is_due(step)
 

@@ -63,7 +63,7 @@ class ThrownAway:
     def remember(self, update: Update, norm: float) -> None:
         """Remember what was used: the norm of the gradient before a clip, and the losses."""
         seen = self._of(update)
-        if update.check.is_finite and math.isfinite(norm):
+        if math.isfinite(norm) and update.check.is_finite:
             seen.norms.append(norm)
             seen.losses += update.check.losses[-seen.number :]
 

@@ -103,7 +103,8 @@ class TokenWeights(Observer):
 
     def before_backward(self, roots: Sequence[Tensor]) -> None:
         """Look for the cross-entropy of this micro-batch in the graph of its loss."""
-        self._let_go()
+        if self._hook is not None:
+            self._let_go()
         step = self.context.clock.step
         is_wanted = (self._is_several and self._n_looked < DENSE) or (self._due(step) and self._is_wanted())
         if not (is_wanted or self._is_over_ranks(step)):
@@ -124,8 +125,10 @@ class TokenWeights(Observer):
     def after_backward(self) -> None:
         """Keep the weights of this micro-batch's labels, which are known after backward."""
         hook = self._hook
+        if hook is None:
+            return
         self._let_go()
-        if hook is not None and hook.numbers is not None:
+        if hook.numbers is not None:
             heard = _Heard(microbatch=self.context.clock.microbatch, place=self._place, numbers=hook.numbers)
             self._labels.append(heard)
             if hook.numbers.device.type != "cpu":

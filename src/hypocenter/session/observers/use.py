@@ -95,14 +95,20 @@ class Use(Observer[Observed]):
 
     def _look_for_twice(self, trained: _Trained, update: Update) -> None:
         self._n_backward, self._n_updates = max(self._n_backward, len(update.microbatches)), self._n_updates + 1
-        stride = max(1, len(update.gradients) // TOLD_BY)
-        tensors = [gradient for _, gradient in update.gradients[::stride]]
+        values = getattr(update.gradients, "values", None)  # in torch they are there without their parameters
+        if values is None:
+            values = [gradient for _, gradient in update.gradients]
+        tensors = values[:: len(values) // TOLD_BY or 1]
         # An id may come again for another tensor; if nothing was gone back from since then, it has not.
         self._n_backwards += len(update.microbatches)
         used = (self._n_backwards, list(map(id, tensors)), self.context.framework.versions(tensors))
         before, trained.gradients = trained.gradients, used
-        roots = [slot for each in update.microbatches for slot in getattr(each, "roots", ()) if slot is not None]
+        roots: list[int | None] = []
+        for each in update.microbatches:
+            roots += getattr(each, "roots", ())
         kind = number = ""
+        if len(set(roots)) < len(roots):
+            roots = [each for each in roots if each is not None]
         if len(set(roots)) < len(roots):
             kind, twice = "loss", next(slot for slot in roots if roots.count(slot) > 1)
             number = str(next(i for i, each in enumerate(update.microbatches) if twice in each.roots))
