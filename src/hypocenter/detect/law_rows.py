@@ -60,6 +60,8 @@ balance writes none but the first.
                                           each; `names`, `op`: where values come without theirs; the number as above
     site `laws`, port `constant`          a term of the loss is made of gradients that were taken without a graph, in
                                           `module` at `source`, and brings no gradient itself
+    site `laws`, port `counted`           a term of the loss is made of the indices or truth values alone that `op` gave
+                                          in `module` at `source`, at each of the first audited steps, so many
     site <parameter>, port `not_stepped`  it has a gradient, no optimizer has held it for so many steps, and it has not
                                           moved; `module`: a parameter of the same module that one does hold, its own
                                           name where one holds another tensor of this name, "another tensor" where one
@@ -207,7 +209,7 @@ CLIPPED_IN_VAIN, CLIPPED_IN_PART, STATE_LOST = "clipped_in_vain", "clipped_in_pa
 CLIPPED_EARLY, CLIPPED_EACH = "clipped_early", "clipped_each"
 IN_EVALUATION, RETURNED = "in_evaluation", "returned"
 WRITTEN_OVER, NOT_BROUGHT_BACK = "written_over", "not_brought_back"
-PILED, TWO_HANDS = "piled", "two_hands"
+PILED, TWO_HANDS, COUNTED = "piled", "two_hands", "counted"
 ALIKE_WORKERS = "alike_workers"
 SAME_ORDER, FROZEN_MOVES, UNMEASURED = "same_order", "frozen_moves", "unmeasured"
 STATE_OF_ANOTHER = "state_of_another"

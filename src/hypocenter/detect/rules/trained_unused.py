@@ -13,7 +13,8 @@ What it means
     though its values come to the loss, or while its like in other layers do (an expert that nothing is sent to). Or the
     gradients of some micro-batches are in no update at all. Or every gradient is exactly 0 while the loss is not: what
     is trained and what it is held against are one tensor, and their gradients cancel out. Or two optimizers hold one
-    parameter, and both move it by the same gradient.
+    parameter, and both move it by the same gradient. Or a term of the loss is made of indices and truth values alone (a
+    note: how many tokens each expert was sent): it has no gradient.
 
 How it is decided
     A parameter with a gradient that is not zero at each of the first four updates of its optimizer, and none, or
@@ -58,6 +59,7 @@ from hypocenter.detect.law_rows import (
     ALL,
     ALWAYS,
     CONSTANT,
+    COUNTED,
     CUT_OFF,
     HIDDEN,
     MADE_ANEW,
@@ -87,6 +89,7 @@ _THEN = {
     TWO_HANDS: "it moves twice as far as what one of them holds",
     THROWN_AWAY: "nothing is learned of them",
     CUT_OFF: "it learns nothing from that part of the loss",
+    COUNTED: "nothing is learned from that part of the loss",
     CONSTANT: "nothing is learned from that part of the loss",
     NEVER: "it does not learn",
     NEVER_USED: "it does not learn",
@@ -167,6 +170,8 @@ def check(window: Window) -> Iterator[Finding]:
             yield _constant(window, row)
         elif row.port == NEVER:
             yield _never(window, row)
+        elif row.port == COUNTED:
+            yield _counted(window, row)
         elif row.port == TWO_HANDS:
             yield _two_hands(window, row)
         elif row.port == THROWN_AWAY and row.module == ALWAYS:
@@ -214,6 +219,16 @@ def _never(window: Window, row: Reading) -> Finding:
     n_more = round(row.summary.sum) - 1
     more = (f"the same for {n_more} more parameters",) if n_more else ()
     return replace(found, why=(*found.why, f"so it is at each of {row.call} audited steps", *more))
+
+
+def _counted(window: Window, row: Reading) -> Finding:
+    where = f" in {row.module}" if row.module not in ("", "loss") else ""
+    why = (
+        f"{row.op}{where} gives indices or truth values, which have no gradient; a term that is made of them alone is "
+        f"added to the loss at each of {row.summary.sum:.0f} audited steps, and changes its value only"
+    )
+    found = _finding(window, [row], "note", "a term of the loss made of counts has no gradient", window.step, why)
+    return replace(found, site=row.module, source=row.source, phase="loss" if not where else "forward")
 
 
 def _two_hands(window: Window, row: Reading) -> Finding:
