@@ -74,6 +74,7 @@ def steps_and_remainders(model: nn.Module, x: Tensor) -> Tensor:
     return fit(model, x) + 0.1 * ((out > 0.5).float().sum(1) + out.min(1).values).mean()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("loss_of", "n"),
     [

@@ -121,6 +121,7 @@ def now_and_then(parts: Parts, optimizers: Sequence[Optimizer]) -> None:
 now_and_then.n = 0  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "turn", "severities"),
     [
