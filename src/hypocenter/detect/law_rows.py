@@ -136,8 +136,7 @@ How a gradient is off:
                                           its own lie, and have changed since `state_dict` gave them
     site `laws`, port `same_order`        so many passes in a row the sampler `module` has drawn the order of the first
     site <parameter>, port `two_hands`    at updates in a row, which began so many steps ago, two optimizers (`op`) have
-                                          moved it by the same gradient; `call`: how many are like it; `module` "all":
-                                          one of them holds all that the other does
+                                          moved it by the same gradient; `call`: how many are like it
     site `laws`, port `piled`             at so many updates in a row the gradients that are used hold those which were
                                           there when the optimizer `module`, of other parameters, made its own;
                                           `op`: their share, where the first update was made without them and another

@@ -127,7 +127,7 @@ now_and_then.n = 0  # type: ignore[attr-defined]
     [
         (both_hold_the_encoder, one_backward, ["warning"]),
         (one_holds_it, one_backward, []),
-        (a_part_is_pushed, one_backward, ["note"]),
+        (a_part_is_pushed, one_backward, []),
         (two_kinds_of_all, one_backward, []),
         (one_decays, one_backward, []),
         (one_in_the_other, one_backward, []),

@@ -34,8 +34,7 @@ How it is decided
     stepped, at four updates in a row: a note, and a warning where they are more than 1 % of what is used, the very
     first update of all was made without them, and other lines called backward for them than after. Two optimizers of
     torch (SGD, Adam, AdamW) that step, at four updates of the first 64 steps in a row, without a backward pass between,
-    where both move a parameter and its gradient is the same tensor with the same bits; a note where one holds all that
-    the other does.
+    where both move a parameter, its gradient is the same tensor with the same bits, and each holds others as well.
 
 What to do
     Give the parameter to the optimizer, or tell the program that it is not trained: `requires_grad_(False)`. Make the
@@ -235,10 +234,9 @@ def _two_hands(window: Window, row: Reading) -> Finding:
     more = f" and {row.call - 1} more" if row.call > 1 else ""
     why = f"{row.op} both hold it, and step one after the other with no backward pass between: each has moved it"
     title = f"two optimizers move {row.site}{more} by the same gradient"
-    whose = "one of them holds all that the other does" if row.module == ALL else "each has parameters of its own too"
     step = window.step - round(row.summary.sum)
-    found = _finding(window, [row], "note" if row.module == ALL else "warning", title, step, why)
-    return replace(found, why=(*found.why, whose), remedy=_ONE_HAND)
+    found = _finding(window, [row], "warning", title, step, why)
+    return replace(found, why=(*found.why, "each has parameters of its own too"), remedy=_ONE_HAND)
 
 
 def _of_use(step: int, row: Reading) -> tuple[str, int, str]:
