@@ -60,6 +60,8 @@ balance writes none but the first.
                                           each; `names`, `op`: where values come without theirs; the number as above
     site `laws`, port `constant`          a term of the loss is made of gradients that were taken without a graph, in
                                           `module` at `source`, and brings no gradient itself
+    site `laws`, port `counted`           a term of the loss is made of the indices or truth values alone that `op` gave
+                                          in `module` at `source`, at each of the first audited steps, so many
     site <parameter>, port `not_stepped`  it has a gradient, no optimizer has held it for so many steps, and it has not
                                           moved; `module`: a parameter of the same module that one does hold, its own
                                           name where one holds another tensor of this name, "another tensor" where one
@@ -137,8 +139,7 @@ How a gradient is off:
                                           its own lie, and have changed since `state_dict` gave them
     site `laws`, port `same_order`        so many passes in a row the sampler `module` has drawn the order of the first
     site <parameter>, port `two_hands`    at updates in a row, which began so many steps ago, two optimizers (`op`) have
-                                          moved it by the same gradient; `call`: how many are like it; `module` "all":
-                                          one of them holds all that the other does
+                                          moved it by the same gradient; `call`: how many are like it
     site `laws`, port `piled`             at so many updates in a row the gradients that are used hold those which were
                                           there when the optimizer `module`, of other parameters, made its own;
                                           `op`: their share, where the first update was made without them and another
@@ -210,7 +211,7 @@ CLIPPED_IN_VAIN, CLIPPED_IN_PART, STATE_LOST = "clipped_in_vain", "clipped_in_pa
 CLIPPED_EARLY, CLIPPED_EACH = "clipped_early", "clipped_each"
 IN_EVALUATION, RETURNED = "in_evaluation", "returned"
 WRITTEN_OVER, NOT_BROUGHT_BACK = "written_over", "not_brought_back"
-PILED, TWO_HANDS = "piled", "two_hands"
+PILED, TWO_HANDS, COUNTED = "piled", "two_hands", "counted"
 ALIKE_WORKERS = "alike_workers"
 SAME_ORDER, FROZEN_MOVES, UNMEASURED = "same_order", "frozen_moves", "unmeasured"
 STATE_OF_ANOTHER = "state_of_another"

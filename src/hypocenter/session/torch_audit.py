@@ -146,18 +146,17 @@ class Audit(audit.Audit[Context]):
         microbatch, parameters = update.microbatches[-1], [p for p in update.parameters if p.requires_grad]
         context = OpContext(self.context.names.module_name)
 
-        def numbers(mode: Poison) -> list[float]:
+        def again(mode: Poison) -> Replayed:
             """With guards against indices that are made of memory."""
             with torch.enable_grad(), without_hooks(parameters):
-                replayed = self.context.replayer.run(
+                return self.context.replayer.run(
                     microbatch, parameters, must_leave_no_trace=True, mode=mode, context=context,
                     around=contextlib.nullcontext(),
                 )  # fmt: skip
-                return _sizes(replayed)
 
         def is_as_before(mode: Poison) -> bool:
             try:
-                return all(map(math.isfinite, numbers(mode)))
+                return _is_finite(again(mode))
             except (ReplayImpossible, torch.OutOfMemoryError):
                 raise
             except Exception:  # of the user's own code: it may refuse NaN
@@ -166,7 +165,7 @@ class Audit(audit.Audit[Context]):
         found, fill = find_read(is_as_before, partial(Poison, context)), math.nan
         if found is None and self._n_by_numbers < MOST_BY_NUMBERS:
             self._n_by_numbers += 1
-            found, fill = _read_by_numbers(numbers, context), _NUMBERS[1]
+            found, fill = _read_by_numbers(lambda mode: _sizes(again(mode)), context), _NUMBERS[1]
         if found is None:
             return None
         self._looks_at_memory = False  # it is known
@@ -451,12 +450,15 @@ def _read_by_numbers(numbers: Callable[[Poison], list[float]], context: OpContex
     Args:
         numbers: does the step again within a mode; gives its losses and sizes of its gradients.
     """
-    empty, full = (numbers(Poison(None, fill=fill)) for fill in _NUMBERS)
-    if empty == full or any(
-        numbers(Poison(None, fill=f)) != was for f, was in zip(_NUMBERS, (empty, full), strict=True)
-    ):
+    try:
+        empty, full = (numbers(Poison(None, fill=fill)) for fill in _NUMBERS)
+        if empty == full or [numbers(Poison(None, fill=fill)) for fill in _NUMBERS] != [empty, full]:
+            return None
+        return find_read(lambda mode: numbers(mode) == empty, partial(Poison, context, fill=_NUMBERS[1]))
+    except (ReplayImpossible, torch.OutOfMemoryError):
+        raise
+    except Exception:  # of the user's own code: it may refuse such numbers
         return None
-    return find_read(lambda mode: numbers(mode) == empty, partial(Poison, context, fill=_NUMBERS[1]))
 
 
 def _sizes(replayed: Replayed) -> list[float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
+from types import FrameType
 from typing import Any
 
 import torch
@@ -11,11 +12,12 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from hypocenter.tap.op_context import OpContext
-from hypocenter.tap.paths import ADDS, Node, Paths, Source, paths_back
+from hypocenter.tap.paths import ADDS, DETACHES, Counted, Node, Paths, Source, paths_back
 from hypocenter.tap.tree import tensors
 
 _NUMBERS = frozenset({int, float, bool, type(None)})
 _NODE = "_hypocenter_flow"  # on tensors that a replay makes
+_COUNTED = "_hypocenter_counted"  # on those that are made of whole numbers and truth values
 
 
 class Flow(TorchFunctionMode):
@@ -30,7 +32,7 @@ class Flow(TorchFunctionMode):
         super().__init__()
         self._numbers = {id(p): number for number, p in enumerate(parameters)}
         self._context = context
-        self._is_over = False
+        self._is_over = self._has_counted = False
 
     def restart(self) -> None:
         """It is done again from the beginning."""
@@ -44,22 +46,44 @@ class Flow(TorchFunctionMode):
         kwargs = kwargs or {}
         if self._is_over and func is not torch.Tensor.detach:  # of the roots
             return func(*args, **kwargs)
-        given = self._given((*args, *kwargs.values()) if kwargs else args)  # before it runs: it may write to them
+        values = (*args, *kwargs.values()) if kwargs else args
+        given = self._given(values)  # before it runs: it may write to them
+        counts = _counts(values) if self._has_counted else []
         if not given:
-            return func(*args, **kwargs)
+            return self._counted(func, args, kwargs, counts[0][0]) if counts else func(*args, **kwargs)
         flags = [(source, tensor.requires_grad) for source, tensor in given]
         out = func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         made = _tensors(args[:1] if name == "__setitem__" or out is None else out)
+        if torch.is_grad_enabled() and name not in DETACHES and any(has_gradient for _, has_gradient in flags):
+            self._mark([each for each in made if not each.is_floating_point()], name, sys._getframe(1))
         made = [each for each in made if each.is_floating_point() and id(each) not in self._numbers]
         if made:
             node = Node(self._context.site, name, torch.is_grad_enabled(), flags)
             if name in ADDS and 0 < sum(has_gradient for _, has_gradient in flags) < len(flags):
                 node.constants = [(source, tensor.detach()) for source, tensor in given if not tensor.requires_grad]
+            if name in ADDS:
+                node.counts = [(counted, tensor.detach()) for counted, tensor in counts]
             if func is torch.autograd.grad:
                 node.gives_gradients, node.line = True, self._context.line(sys._getframe(1))
             for tensor in made:
                 setattr(tensor, _NODE, node)
+        return out
+
+    def _mark(self, made: Sequence[Tensor], name: str, frame: FrameType) -> None:
+        """These are indices or truth values of what has a gradient."""
+        if made:
+            self._has_counted, counted = True, Counted(self._context.site, name, self._context.line(frame))
+            for tensor in made:
+                setattr(tensor, _COUNTED, counted)
+
+    def _counted(self, func: Any, args: Any, kwargs: Any, counted: Counted) -> Any:
+        """What is made of such numbers alone is one too; not what the program says is a constant."""
+        out = func(*args, **kwargs)
+        if torch.is_grad_enabled() and getattr(func, "__name__", "") not in DETACHES:
+            for tensor in _tensors(out):
+                if id(tensor) not in self._numbers and not tensor.requires_grad:
+                    setattr(tensor, _COUNTED, counted)
         return out
 
     def _given(self, values: Iterable[Any]) -> list[tuple[Source, Tensor]]:
@@ -77,6 +101,11 @@ class Flow(TorchFunctionMode):
                 if source is not None:
                     found.append((source, tensor))
         return found
+
+
+def _counts(values: Iterable[Any]) -> list[tuple[Counted, Tensor]]:
+    held = (t for value in values if isinstance(value, (Tensor, list, tuple)) for t in _tensors(value))
+    return [(counted, t) for t in held if (counted := getattr(t, _COUNTED, None)) is not None]
 
 
 def _tensors(value: Any) -> Sequence[Tensor]:

@@ -11,7 +11,7 @@ What lies inside a function with a backward of its own is no cut. Nothing is kno
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,16 @@ _SCALES = frozenset({
     "__neg__", "sum", "mean", "nanmean", "to", "float", "double", "half", "bfloat16", "type", "reshape", "view",
     "squeeze", "unsqueeze", "flatten", "clone", "contiguous", "__getitem__",
 })  # fmt: skip
-_DETACHES = frozenset({"detach", "detach_", "__get__"})  # of `data`
+DETACHES = frozenset({"detach", "detach_", "__get__"})  # of `data`
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """An operation that gave whole numbers or truth values of what has a gradient: they have none."""
+
+    site: str
+    name: str
+    line: Line | None
 
 
 @dataclass(slots=True, eq=False)
@@ -36,6 +45,7 @@ class Node:
     Attributes:
         given: what it was given, and whether that has a gradient.
         constants: of what adds: what has none, if other summands have one.
+        counts: of what adds: what numbers that are made of indices or truth values alone came from, and these.
         gives_gradients: it is `torch.autograd.grad`.
         line: of that, in the program.
     """
@@ -45,6 +55,7 @@ class Node:
     is_recorded: bool  # by autograd
     given: Sequence[tuple[Source, bool]] = ()
     constants: Sequence[tuple[Source, Any]] = ()
+    counts: Sequence[tuple[Counted, Any]] = ()
     gives_gradients: bool = False
     line: Line | None = None
 
@@ -63,6 +74,7 @@ class Paths:
         cut_off: numbers of the parameters that are behind a cut.
         reached: of those that gradients come to.
         constant: what gave the gradients that a term of the loss is made of, which has none itself.
+        counted: what gave the indices or truth values that a term of the loss is made of alone.
     """
 
     n_values: int
@@ -71,6 +83,7 @@ class Paths:
     cut_off: tuple[int, ...]
     reached: tuple[int, ...] = ()
     constant: Node | None = None
+    counted: Counted | None = None
 
 
 def paths_back(ends: Sequence[Source]) -> Paths | None:
@@ -82,6 +95,7 @@ def paths_back(ends: Sequence[Source]) -> Paths | None:
     return Paths(
         n_values=_values(ends)[1], n_gradients=n_gradients, cuts=tuple((node.site, node.name) for node, _ in cuts),
         cut_off=_numbers(behind), reached=_numbers(reached), constant=constant_term(ends),
+        counted=counted_term(ends),
     )  # fmt: skip
 
 
@@ -111,6 +125,27 @@ def constant_term(ends: Iterable[Source]) -> Node | None:
     weights that were moved along them, has a gradient of its own, and is not spoken of; nor is what the program has
     detached itself after it took them.
     """
+    for node in _terms(ends):
+        for source, value in node.constants:
+            if (taken := _taken(source)) is not None and bool(value.count_nonzero()):
+                return taken
+    return None
+
+
+def counted_term(ends: Iterable[Source]) -> Counted | None:
+    """What gave the indices or truth values that a term of the loss, one number, is made of alone; None without one.
+
+    Where another term was detached on purpose (the value of a loss whose gradient is another's) it may be meant.
+    """
+    terms = list(_terms(ends))
+    if any(node.constants for node in terms):
+        return None
+    counts = [(counted, value) for node in terms for counted, value in node.counts if value.numel() == 1]
+    return next((counted for counted, value in counts if bool(value.count_nonzero())), None)
+
+
+def _terms(ends: Iterable[Source]) -> Iterator[Node]:
+    """The operations that a loss is added up in, and scaled."""
     waiting, found = [each for each in ends if isinstance(each, Node)], set[Node]()
     while waiting:
         node = waiting.pop()
@@ -118,11 +153,8 @@ def constant_term(ends: Iterable[Source]) -> Node | None:
         if node in found or not (node.name in ADDS or (node.name in _SCALES and len(live) == 1)):
             continue
         found.add(node)
-        for source, value in node.constants:
-            if (taken := _taken(source)) is not None and bool(value.count_nonzero()):
-                return taken
+        yield node
         waiting += [source for source in live if isinstance(source, Node)]
-    return None
 
 
 def _taken(term: Source) -> Node | None:
@@ -135,7 +167,7 @@ def _taken(term: Source) -> Node | None:
         found.add(source)
         if source.gives_gradients:
             return source
-        if source.name not in _DETACHES:
+        if source.name not in DETACHES:
             waiting += [other for other, _ in source.given]
     return None
 

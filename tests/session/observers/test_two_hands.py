@@ -121,12 +121,13 @@ def now_and_then(parts: Parts, optimizers: Sequence[Optimizer]) -> None:
 now_and_then.n = 0  # type: ignore[attr-defined]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "turn", "severities"),
     [
         (both_hold_the_encoder, one_backward, ["warning"]),
         (one_holds_it, one_backward, []),
-        (a_part_is_pushed, one_backward, ["note"]),
+        (a_part_is_pushed, one_backward, []),
         (two_kinds_of_all, one_backward, []),
         (one_decays, one_backward, []),
         (one_in_the_other, one_backward, []),

@@ -76,6 +76,12 @@ def draws_elsewhere(x):
     return memory + ELSEWHERE.random()
 
 
+def refuses_ones(x):
+    if (torch.empty(x.shape) == 1.0).all():
+        raise ValueError("ones")
+    return x * (1.0 + ELSEWHERE.random())
+
+
 def writes_all(x):
     memory = torch.empty_like(x)
     memory.copy_(x)
@@ -193,10 +199,12 @@ def test_numbers_tell_of_memory_where_nan_is_undone(tmp_path, monkeypatch):
     assert "with ones in a tensor of empty" in found.why[0]
 
 
-def test_a_replay_that_is_unlike_the_run_for_another_reason_accuses_no_memory(tmp_path):
-    train(draws_elsewhere, tmp_path / "run")
+@pytest.mark.parametrize("how", [draws_elsewhere, refuses_ones])
+def test_a_replay_that_is_unlike_the_run_for_another_reason_accuses_no_memory(tmp_path, capfd, how):
+    train(how, tmp_path / "run")
 
     assert not [each for each in findings(tmp_path / "run") if each.code == "HC234"]
+    assert "switched off" not in capfd.readouterr().err
 
 
 @pytest.mark.slow

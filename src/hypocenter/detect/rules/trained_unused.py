@@ -14,7 +14,8 @@ What it means
     other layers do (an expert that nothing is sent to). Or the gradients of some micro-batches are in no update at all.
     Or every gradient is exactly 0 while the loss is not: what is trained and what it is held against are one tensor,
     and their gradients cancel out. Or two optimizers hold one parameter, and both move it by
-    the same gradient.
+    the same gradient. Or a term of the loss is made of indices and truth values alone (a
+    note: how many tokens each expert was sent): it has no gradient.
 
 How it is decided
     A parameter with a gradient that is not zero at each of the first four updates of its optimizer, and none, or
@@ -35,8 +36,7 @@ How it is decided
     stepped, at four updates in a row: a note, and a warning where they are more than 1 % of what is used, the very
     first update of all was made without them, and other lines called backward for them than after. Two optimizers of
     torch (SGD, Adam, AdamW) that step, at four updates of the first 64 steps in a row, without a backward pass between,
-    where both move a parameter and its gradient is the same tensor with the same bits; a note where one holds all that
-    the other does.
+    where both move a parameter, its gradient is the same tensor with the same bits, and each holds others as well.
 
 What to do
     Give the parameter to the optimizer, or tell the program that it is not trained: `requires_grad_(False)`. Make the
@@ -60,6 +60,7 @@ from hypocenter.detect.law_rows import (
     ALL,
     ALWAYS,
     CONSTANT,
+    COUNTED,
     CUT_OFF,
     HIDDEN,
     MADE_ANEW,
@@ -91,6 +92,7 @@ _THEN = {
     TWO_HANDS: "it moves twice as far as what one of them holds",
     THROWN_AWAY: "nothing is learned of them",
     CUT_OFF: "it learns nothing from that part of the loss",
+    COUNTED: "nothing is learned from that part of the loss",
     CONSTANT: "nothing is learned from that part of the loss",
     NEVER: "it does not learn",
     NEVER_USED: "it does not learn",
@@ -189,6 +191,8 @@ def check(window: Window) -> Iterator[Finding]:
             yield _constant(window, row)
         elif row.port == NEVER:
             yield _never(window, row)
+        elif row.port == COUNTED:
+            yield _counted(window, row)
         elif row.port == TWO_HANDS:
             yield _two_hands(window, row)
         elif row.port == THROWN_AWAY and row.module == ALWAYS:
@@ -239,14 +243,23 @@ def _never(window: Window, row: Reading) -> Finding:
     return replace(found, why=(*found.why, f"so it is at each of {row.call} audited steps", *more))
 
 
+def _counted(window: Window, row: Reading) -> Finding:
+    where = f" in {row.module}" if row.module not in ("", "loss") else ""
+    why = (
+        f"{row.op}{where} gives indices or truth values, which have no gradient; a term that is made of them alone is "
+        f"added to the loss at each of {row.summary.sum:.0f} audited steps, and changes its value only"
+    )
+    found = _finding(window, [row], "note", "a term of the loss made of counts has no gradient", window.step, why)
+    return replace(found, site=row.module, source=row.source, phase="loss" if not where else "forward")
+
+
 def _two_hands(window: Window, row: Reading) -> Finding:
     more = f" and {row.call - 1} more" if row.call > 1 else ""
     why = f"{row.op} both hold it, and step one after the other with no backward pass between: each has moved it"
     title = f"two optimizers move {row.site}{more} by the same gradient"
-    whose = "one of them holds all that the other does" if row.module == ALL else "each has parameters of its own too"
     step = window.step - round(row.summary.sum)
-    found = _finding(window, [row], "note" if row.module == ALL else "warning", title, step, why)
-    return replace(found, why=(*found.why, whose), remedy=_ONE_HAND)
+    found = _finding(window, [row], "warning", title, step, why)
+    return replace(found, why=(*found.why, "each has parameters of its own too"), remedy=_ONE_HAND)
 
 
 def _of_use(step: int, row: Reading) -> tuple[str, int, str]:

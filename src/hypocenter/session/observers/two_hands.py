@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from hypocenter.detect.law_rows import ALL, TWO_HANDS
+from hypocenter.detect.law_rows import TWO_HANDS
 from hypocenter.nouns import replace
 from hypocenter.session.events import Observed, Observer, Update
 from hypocenter.session.observers.optimizer_rows import number_row
@@ -66,18 +66,17 @@ class TwoHands(Observer[Observed]):
 
     def _compare(self, update: Update, own: frozenset[int], used: _Used, other: Any) -> None:
         key = id(other), id(update.optimizer)
-        names = self._twice(update, used) if own != used.held else []
+        names = self._twice(update, used) if own - used.held and used.held - own else []
         if not names or not all(map(self._follows_gradients, (other, update.optimizer))):
             self._since.pop(key, None)
             return
         steps = self._since.setdefault(key, [])
         steps.append(update.step)
         if len(steps) == TIMES:
-            is_part = own <= used.held or used.held <= own
             kind = f"{type(other).__name__} and {type(update.optimizer).__name__}"
             row = number_row(
                 names[0], TWO_HANDS, update.step, self.context.clock.next_order(), update.step - steps[0],
-                module=ALL if is_part else "", call=len(names),
+                call=len(names),
             )  # fmt: skip
             self.rows.append(replace(row, op=kind))
 

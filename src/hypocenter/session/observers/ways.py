@@ -9,7 +9,8 @@ One thing is told of the start too: a parameter that an optimizer holds, whose v
 first steps that are looked at, and that gets no gradient at any of them. The program says both, so it is a note.
 
 And one of each step by itself: a term that is made of gradients and brings none (`create_graph` was left out) is a
-constant that was added to the loss.
+constant that was added to the loss. A term that is made of indices and truth values alone, at each of the first steps
+that are looked at, is a note: some add a count to what they show.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class _Seen:
     cuts: set[tuple[str, str]] = field(default_factory=set)
     never: set[int] = field(default_factory=set)  # numbers of parameters without a gradient so far
     is_constant_told: bool = False
+    n_counted: int = 0  # looks, from the first on, with a term that is made of counts
 
 
 class Ways:
@@ -81,6 +83,10 @@ class Ways:
             first = self._label(parameters[paths.cut_off[0]])
             row = number_row(first, law.CUT_OFF, update.step, 0, len(paths.cut_off), call=seen.n_looks)
             row = replace(row, names=tuple(dict.fromkeys(site for site, _ in new)), op=new[0][1])
+        seen.n_counted += paths.counted is not None
+        if row is None and paths.counted is not None and seen.n_counted == LOOKS == seen.n_looks + 1:
+            row = number_row(law.SITE, law.COUNTED, update.step, 0, LOOKS)
+            row = replace(row, module=paths.counted.site, source=paths.counted.line, op=paths.counted.name)
         if seen.n_looks < LOOKS and row is None:
             row = self._never(update, seen, paths, parameters)
         seen.fewest_values = min(seen.fewest_values or paths.n_values, paths.n_values)
