@@ -87,3 +87,18 @@ def test_what_is_meant_so_is_not_told(name: str, tmp_path: Path) -> None:
     }[name]
 
     assert told(model, before, tmp_path) == []
+
+
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_a_body_that_is_frozen_beside_a_head_is_not_trained(is_frozen: bool, tmp_path: Path) -> None:
+    body, head = net(), nn.Linear(1, 1)
+    optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=1e-3)
+    with contextlib.redirect_stderr(None), hypocenter.watch(out=str(tmp_path)):
+        for step in range(N_STEPS):
+            if step == AT:
+                body.eval().requires_grad_(not is_frozen)
+            optimizer.zero_grad()
+            head(body(torch.randn(8, 6))).square().mean().backward()
+            optimizer.step()
+
+    assert [f.code for f in findings(tmp_path) if f.severity == "warning"] == ["HC237"] * (not is_frozen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
@@ -65,3 +66,23 @@ def test_a_head_that_the_optimizer_holds_the_old_one_of_is_a_warning(tmp_path: P
 
     found = diagnose(open_run(tmp_path / "run")).findings
     assert [(each.severity, each.param) for each in found if each.code == "HC233"] == [(severity, "2.weight")]
+
+
+@pytest.mark.parametrize("first", [1, 2])
+def test_what_a_new_optimizer_leaves_out_is_a_stage_of_training(tmp_path: Path, first: int) -> None:
+    """Nothing is frozen, and the model is what it was: no optimizer holds another tensor of that name."""
+    torch.manual_seed(0)
+    layers = [nn.Linear(8, 8) for _ in range(3)]
+    model = nn.Sequential(layers[0], nn.Tanh(), layers[1], nn.Tanh(), layers[2])
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with hypocenter.watch(out=str(tmp_path)):
+        for step in range(10):
+            if step == 3:
+                held = [p for layer in layers[first:] for p in layer.parameters()]
+                optimizer = torch.optim.SGD(held, lr=0.01)
+                gc.collect()  # the one before it holds itself
+            model.zero_grad()
+            model(torch.randn(4, 8)).square().mean().backward()
+            optimizer.step()
+
+    assert [each.title for each in diagnose(open_run(tmp_path)).findings if each.severity != "note"] == []

@@ -8,7 +8,8 @@ What it means
 How it is decided
     At each update, the mode of the modules that the program called for its last micro-batch. A warning: in the mode of
     training at eight updates in a row, or ever since, and then in the other at four in a row. In the other from the
-    first update on is a note. Only of modules whose `forward` asks for the mode, dropout of probability 0 left out.
+    first update on is a note. Only of modules whose `forward` asks for the mode, dropout of probability 0 left out,
+    and not of those that are frozen as a whole.
 
 What to do
     Call `model.train()` before the training step, and `model.eval()` only around an evaluation.

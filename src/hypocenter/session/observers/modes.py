@@ -24,7 +24,10 @@ class Modes(modes.Modes[Context]):
         return found
 
     def n_modal(self, module: Any) -> int:
-        """Count the modules that act otherwise in training: their `forward` asks for the mode."""
+        """Count modules that act otherwise in training: their `forward` asks for the mode; 0 where all is frozen."""
+        parameters = list(module.parameters())
+        if parameters and not any(each.requires_grad for each in parameters):
+            return 0  # it goes on to be called, and is not trained any more
         return sum(
             "training" in getattr(getattr(type(each).forward, "__code__", None), "co_names", ())
             and getattr(each, "p", 1.0) != 0.0

@@ -77,7 +77,7 @@ class Use(Observer[Observed]):
         self._n_backward = 0  # for an update, at most
         self._n_backwards = 0  # of all updates
         self._n_updates = 0
-        self._names: set[str] = set()  # of parameters that an optimizer held, all that each has
+        self._names: dict[str, Ref[Any]] = {}  # all of each parameter that an optimizer held -> the last such one
         self._called: dict[str, bool] = {}  # parameters that miss gradients -> their module was called meanwhile
 
     def before_update(self, update: Update) -> None:
@@ -204,7 +204,8 @@ class Use(Observer[Observed]):
         trainable = [(name, p) for name, p in self.context.names.parameters() if p.requires_grad]
         having = set(map(id, framework.with_gradients(update, [p for _, p in trainable])))
         own = set(map(id, update.parameters))
-        self._names.update(name for n, p in trainable if id(p) in own for name in self.context.names_of(p) or (n,))
+        refs = ((n, p, Ref(p)) for n, p in trainable if id(p) in own)
+        self._names.update((name, ref) for n, p, ref in refs for name in self.context.names_of(p) or (n,))
         if having <= own:
             return
         named = [(name, p) for name, p in trainable if id(p) in having]
@@ -222,7 +223,9 @@ class Use(Observer[Observed]):
             if form[0] in masters:
                 continue
             stranger = next((each for each in strangers if strangers[each] > 0 and _is_like(each, form)), form)
-            replaced = name if name in self._names else STRANGER if strangers[stranger] > 0 else ""
+            last = self._names.get(name)  # of the optimizer before, it may have been left out on purpose
+            is_new = last is not None and last() is not parameter
+            replaced = name if is_new else STRANGER if strangers[stranger] > 0 else ""
             beside = NOTHING if is_empty else replaced
             strangers[stranger] -= 1
             step = None if is_part and not beside else self._since(parameter, update)
