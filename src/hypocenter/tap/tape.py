@@ -294,8 +294,11 @@ class Tape:
                 event.why_not = event.why_not or (_cut_at(event) if is_cut else "")
             if is_of_emptied:
                 self._of_emptied.add(self._n_slots)
-            elif tensor.requires_grad and len(self.scalars) < MAX_NUMBERS and tensor.numel() == 1:
-                value = self._numbers[self._n_slots] = _number(tensor)
+            elif (
+                tensor.requires_grad and len(self.scalars) < MAX_NUMBERS and tensor.numel() == 1
+                and (value := _number(tensor)) is not None
+            ):  # fmt: skip
+                self._numbers[self._n_slots] = value
                 if tensor.dim() == 0:
                     self.scalars.append((self._n_slots, value))
             self._n_slots += 1
@@ -314,7 +317,7 @@ class Tape:
         if number in self._of_emptied:
             return True
         value = self._numbers.get(number)
-        return value is not None and storage_of(value) != storage_of(tensor)
+        return value is not None and not hasattr(tensor, "to_local") and storage_of(value) != storage_of(tensor)
 
     def _bytes_beside(self, event: Event) -> int:
         """Return the bytes kept beside arguments: what a pipeline stage has received, copies of what was changed."""
@@ -650,9 +653,14 @@ class Tape:
         return [event for _, event in needed] if len(needed) <= MAX_UNSPENT else []
 
 
-def _number(tensor: torch.Tensor) -> torch.Tensor:
-    """Return the value of a one-element tensor, as a copy where compiled code may write to its memory again."""
+def _number(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the value of a one-element tensor, as a copy where compiled code may write to its memory again.
+
+    Of a DTensor the value here, where all ranks have the same; None where each has a part, for nobody is asked.
+    """
     held = tensor.detach()
+    if hasattr(held, "to_local"):
+        return held.to_local() if all(each.is_replicate() for each in held.placements) else None  # type: ignore[operator]
     return held.clone() if type(tensor.grad_fn).__name__ == "CompiledFunctionBackward" else held
 
 

@@ -65,6 +65,8 @@ class _Weights:
         try:
             with torch.no_grad(), _disable_current_modes():
                 gradient = given[0]
+                if hasattr(gradient, "to_local"):
+                    return  # classes are spread over ranks: to add them up would be a collective
                 by_label = gradient.sum(dim=self._dim if gradient.dim() > 1 else 0, dtype=torch.float32)
                 wide = by_label.to(wide_dtype(by_label.device))
                 n_counted = (wide != 0).sum().to(wide.dtype)
