@@ -8,8 +8,24 @@ import torch
 from torch import Tensor
 
 from hypocenter.session.batch_readings import AT_MOST, BRIEF, WHOLE
-from hypocenter.tap.tape import PLACEHOLDERS, Event, version_of
+from hypocenter.tap.tape import PLACEHOLDERS, Event, Tape, version_of
 from hypocenter.tap.tree import tensors
+
+
+def first_call(tape: Tape, start: int, roots: Sequence[Tensor]) -> int | None:
+    """Return the position of the call of a module with which the forward of a micro-batch begins; None: there is none.
+
+    Args:
+        start: of its events. What was made before the last update comes first, and counts only if a root needs it.
+        roots: what backward begins with.
+    """
+    events = tape.events
+    if start < tape.n_carried:
+        slots = [slot for root in roots if (slot := tape.slot(root)) is not None]
+        start = next((at for at, _ in tape.making(*slots) if start <= at < tape.n_carried), tape.n_carried)
+    while start < len(events) and not isinstance(events[start].function, torch.nn.Module):
+        start += 1
+    return start if start < len(events) else None
 
 
 def given_to_model(event: Event, *, is_full: bool) -> list[tuple[str, Tensor, Tensor]]:

@@ -149,6 +149,7 @@ class Tape:
         self._aliases: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}  # id -> original, alias
         self._kept_bytes = 0
         self.is_full = False  # nothing more is recorded in this step
+        self.n_carried = 0  # events at the front that were made before the last update
         self._n_slots = 0
         self._slot_of: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
         self._event_of: dict[int, int] = {}
@@ -612,6 +613,7 @@ class Tape:
         self.look = look
         if not kept:
             return
+        self.n_carried = len(kept)
         numbers: dict[int, int] = {}
         alive = {number: ref for ref, number in slot_of.values() if ref() is not None}
         used = {id(value.tensor) for event in kept for value in event.externals}

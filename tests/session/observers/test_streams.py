@@ -138,3 +138,29 @@ def test_rows_and_shares_are_recorded_at_every_step(tmp_path):
         (*each,) = (row for row in rows if row.site == site and row.shares)
         assert [row.step for row in each] == list(range(5))
         assert all(len(row.shares) == 23 for row in each)
+
+
+@pytest.mark.parametrize("is_used_again", [False, True])
+def test_of_two_optimizers_in_turn_each_has_the_batch_that_its_loss_needs(tmp_path, is_used_again):
+    torch.manual_seed(0)
+    made = nn.Sequential(nn.Embedding(512, 4), nn.Linear(4, 4))
+    judge = nn.Linear(4, 1)
+    of_made, of_judge = torch.optim.Adam(made.parameters(), 1e-3), torch.optim.Adam(judge.parameters(), 1e-3)
+    given = []
+    with hypocenter.watch(out=tmp_path / "run"):
+        for _ in range(4):
+            first, second = torch.randperm(512)[:6].split(3)
+            fakes = made(first)
+            of_judge.zero_grad()
+            judge(fakes.detach()).mean().backward()
+            of_judge.step()
+            of_made.zero_grad()
+            judge(fakes if is_used_again else made(second)).mean().neg().backward()
+            of_made.step()
+            given += [first, first if is_used_again else second]
+
+    rows = [r for r in open_run(tmp_path / "run").readings() if (r.site, r.port) == ("batch.in[0]", "digest")]
+    ints = [r.digest for r in rows if r.dtype == "int64"]
+    assert len(ints) == len(given)
+    same = [[bool((a == b).all()) for b in given] for a in given]
+    assert [[a == b for b in ints] for a in ints] == same

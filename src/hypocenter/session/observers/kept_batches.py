@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from hypocenter.config import Config
 from hypocenter.record.layout import batches_directory
-from hypocenter.session.batch import given_to_loss_code, given_to_model
+from hypocenter.session.batch import first_call, given_to_loss_code, given_to_model
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.tap.tree import tensors
 
@@ -82,7 +82,7 @@ class KeptBatches(Observer):
         events, logits = self.context.tape.events, self._logits
         start = self._n_events if self._n_events <= len(events) else 0
         self._n_events, self._logits = len(events), None
-        first = next((i for i in range(start, len(events)) if events[i].module is not None), None)
+        first = first_call(self.context.tape, start, roots)
         clock = self.context.clock
         if first is None or clock.microbatch >= MOST_MICROBATCHES:
             return

@@ -36,7 +36,7 @@ from hypocenter.detect.replica_rows import (
 )
 from hypocenter.nouns import Reading, Summary
 from hypocenter.schedule import parse
-from hypocenter.session.batch import given_to_loss_code, given_to_model
+from hypocenter.session.batch import first_call, given_to_loss_code, given_to_model
 from hypocenter.session.batch_readings import BRIEF, FIRST, NOTHING, Asked, Inside, Moments
 from hypocenter.session.check import scalar_reading
 from hypocenter.session.observer import Context, Observer, Update
@@ -73,10 +73,8 @@ class Streams(Observer):
         start = self._n_events if self._n_events <= len(events) else 0
         self._n_events = len(events)
         clock = self.context.clock
-        first = start
-        while first < len(events) and not isinstance(events[first].function, torch.nn.Module):
-            first += 1
-        if first == len(events):
+        first = first_call(self.context.tape, start, roots)
+        if first is None:
             return
         if len(self._handed) < MAX_SENT:
             self._note_loader()
