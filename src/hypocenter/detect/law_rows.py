@@ -124,7 +124,8 @@ How a gradient is off:
     other             something else
     in accumulation   (site `laws`) it is set to zero at every so many updates only; `call`: how many steps ago it held
                       that of the step before
-    too many          (site `laws`) so many micro-batches by the number, `call`, that each loss is divided by
+    too many          (site `laws`) so many micro-batches by the number, `call`, that each loss is divided by; `op`: how
+                      many steps ago
     twice             (site `laws`) it is divided by the number of micro-batches, `op`, more than once; the number:
                       how small it is by that; `call`: how many steps ago that was first seen
     site `laws`, port `same_draws`        at so many steps that were looked at (the number) torch's generators began

@@ -31,7 +31,10 @@ def train(counts: list[int], divisor: float = 4.0, zero_after: int = 0, to_none:
 @pytest.mark.parametrize(
     ("how", "told"),
     [
-        ({"counts": [4, 4, 4, 5]}, [3]),
+        ({"counts": [4, 4, 4, 5, 4]}, [3]),
+        ({"counts": [4, 4, 4, 5, 3, 4]}, [3]),
+        ({"counts": [4, 4, 4, 5]}, []),
+        ({"counts": [4, 4, 4, 5, 5, 5, 4]}, []),
         ({"counts": [4, 4, 4, 6, 4, 4, 6]}, [3]),
         ({"counts": [4, 4, 4, 5], "zero_after": 1}, []),
         ({"counts": [4, 4, 4, 3]}, []),
@@ -41,7 +44,8 @@ def train(counts: list[int], divisor: float = 4.0, zero_after: int = 0, to_none:
         ({"counts": [1, 1, 1, 2], "divisor": 1.0}, []),
     ],
     ids=[
-        "one left over", "once for all", "zeroed", "the end of the data", "no habit", "another divisor",
+        "one left over", "before the end of the data", "nothing after it", "more from then on", "once for all",
+        "zeroed", "the end of the data", "no habit", "another divisor",
         "filled with zeros", "one micro-batch",
     ],
 )  # fmt: skip

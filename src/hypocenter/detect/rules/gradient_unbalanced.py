@@ -89,7 +89,8 @@ def check(window: Window) -> Iterator[Finding]:
         return
     first = next((row for row in off if row.module == IN_ACCUMULATION), off[0])
     is_of_all = first.site == SITE
-    step = max(0, window.step - (first.call if first.module in _SINCE else 0))
+    ago = first.call if first.module in _SINCE else int(first.op or 0) if first.module == TOO_MANY else 0
+    step = max(0, window.step - ago)
     yield Finding(
         code="HC232",
         kind="desync",

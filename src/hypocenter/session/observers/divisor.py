@@ -24,13 +24,15 @@ class _Habit:
     n: int = 0  # micro-batches
     n_updates: int = 0  # in a row
     n_added: int = -1  # micro-batches since it had no gradient; below 0: it is not known since when
+    more: tuple[int, int] | None = None  # step and micro-batches of an update that was larger than usual
 
 
 class Divisor(Observer):
-    """Writes a row at the first update of more micro-batches than its losses are divided by.
+    """Writes a row after one update of more micro-batches than its losses are divided by.
 
-    An update of fewer is the end of the data; a program whose numbers change all the time has no habit. Counted is from
-    where a gradient is None: of one that is filled with zeros nobody knows when it was.
+    An update of fewer is the end of the data; a program whose numbers change all the time has no habit, and one that
+    keeps to the larger number means it (a schedule of batch sizes). Counted is from where a gradient is None: of one
+    that is filled with zeros nobody knows when it was.
     """
 
     def __init__(self, context: Context) -> None:
@@ -57,10 +59,14 @@ class Divisor(Observer):
         n = habit.n_added
         if 0 <= n < habit.n:
             return
-        if n > habit.n and habit.n_updates >= HABIT and self._is_divided_by(habit.n, update):
-            self._is_told = True
-            row = number_row(SITE, UNBALANCED, update.step, self.context.clock.next_order(), n / habit.n, call=habit.n)
-            self.rows.append(replace(row, module=TOO_MANY))
+        larger, habit.more = habit.more, None
+        if larger is not None and n == habit.n:
+            self._is_told, (step, n_larger) = True, larger
+            order = self.context.clock.next_order()
+            row = number_row(SITE, UNBALANCED, update.step, order, n_larger / habit.n, call=habit.n)
+            self.rows.append(replace(row, module=TOO_MANY, op=str(update.step - step)))
+        elif larger is None and n > habit.n and habit.n_updates >= HABIT and self._is_divided_by(habit.n, update):
+            habit.more = update.step, n
         elif n > 1 and self._is_divided_by(n, update):
             habit.n, habit.n_updates = n, habit.n_updates + 1 if n == habit.n else 1
         else:
