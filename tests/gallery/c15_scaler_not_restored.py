@@ -42,4 +42,4 @@ model.load_state_dict(checkpoint[0])
 optimizer.load_state_dict(checkpoint[1])  # <- fault
 if HEALTHY:
     scaler.load_state_dict(checkpoint[2])
-train(model, optimizer, scaler, 24, first=29)  # a new optimizer's first update ends the round of the other's last
+train(model, optimizer, scaler, 24, first=30)

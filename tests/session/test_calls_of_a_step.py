@@ -18,7 +18,7 @@ from torch import Tensor, nn
 import hypocenter
 
 N_BEFORE, N_COUNTED = 72, 16  # steps: between them nothing is looked for anew, as it is in the 64th
-PYTHON, ALL = 640, 1630  # calls that a watched step of a small model adds: of Python functions, and with those of C
+PYTHON, ALL = 640, 1700  # calls that a watched step of a small model adds: of Python functions, and with those of C
 PER_PARAMETER = 0.1  # calls more: what comes once in a block of steps
 
 

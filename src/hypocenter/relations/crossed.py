@@ -109,7 +109,7 @@ def crossed(subject: Subject, facts: Facts, calls: Sequence[LossCall]) -> tuple[
 def _with_neighbours(subject: Subject, n: int) -> dict[Place, Tensor]:
     """Return the model's inputs, wherever they are used, with every second row replaced by the one behind it."""
     of_model = {storage_of(each.tensor) for each in subject.of_model}
-    rows = torch.arange(n)
+    rows = torch.arange(n, device="cpu")
     rows[::2] += 1
     rows[rows == n] = n - 2
     return {

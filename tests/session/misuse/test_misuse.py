@@ -117,7 +117,7 @@ def test_a_fault_is_named_once_at_its_first_step(program, expected, tmp_path):
             (LeavesAutocastEachStep, [("HC216", "note", 0)]),
             (ScheduleHeldBack, []),
             (ScheduleByEpoch, []),
-            (SchedulePerMicrobatch, [("HC214", "note", 3)]),
+            (SchedulePerMicrobatch, [("HC214", "note", 0)]),
             (ScheduleTwiceAnUpdate, []),
             (ResumesWell, []),
         ],
