@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 from hypocenter.record.address import without_secrets
@@ -14,6 +16,8 @@ def main(words: list[str]) -> int:
     run, folder, address, *rest = words
     is_over = "--over" in rest
     also = tuple(word for word in rest if word != "--over")
+    if not is_over:
+        give_way()
     freight = Freight(run=Path(run), folder=Path(folder), address=address, also=also)
     try:
         freight.ship((lambda _: False) if is_over else is_being_written)
@@ -21,6 +25,15 @@ def main(words: list[str]) -> int:
         sys.stderr.write(without_secrets(f"{type(error).__name__}: {error}").replace("\n", " ") + "\n")
         return 1
     return 0
+
+
+def give_way() -> None:
+    """Run only while no other program wants the processor: training has no core to spare, and this has time."""
+    with suppress(OSError):
+        if hasattr(os, "SCHED_IDLE"):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        elif hasattr(os, "nice"):
+            os.nice(19)
 
 
 if __name__ == "__main__":

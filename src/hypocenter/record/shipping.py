@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import hashlib
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
@@ -19,9 +21,8 @@ from typing import Any
 
 import msgspec
 
-from hypocenter.record.address import filesystem_of
+from hypocenter.record.address import filesystem_of, without_secrets
 from hypocenter.record.layout import RUN_FILE, STREAM_SUFFIX
-from hypocenter.record.shipping_process import Starter
 
 MANIFEST = "manifest.json"
 _LARGEST_MANIFEST = 64 << 20
@@ -192,18 +193,39 @@ Ship = Callable[[Freight, bool, float], str]
 """Ships a rank, all of it or what nobody writes any more, in so many seconds; why not, or nothing."""
 
 
+def apart(freight: Freight, is_over: bool, timeout_s: float) -> str:
+    """Ship in a process of its own: an ending program cannot start threads, which stores' clients need.
+
+    It shares no lock, no interpreter and no memory with training. It goes on when the program dies.
+    """
+    command = [sys.executable, "-m", "hypocenter.record.ship_apart", str(freight.run), str(freight.folder)]
+    command += [freight.address, *(["--over"] if is_over else []), *freight.also]
+    env = {name: value for name, value in os.environ.items() if not name.startswith("HYPOCENTER_")}
+    env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), env.get("PYTHONPATH", "")]))
+    try:
+        ended = subprocess.run(
+            command, env=env, stdin=subprocess.DEVNULL, capture_output=True, timeout=timeout_s, check=False,
+            start_new_session=True,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return f"it took more than {timeout_s:.0f} s"
+    if ended.returncode == 0:
+        return ""
+    lines = ended.stderr.decode("utf-8", "replace").strip().splitlines()
+    return without_secrets(lines[-1])[:200] if lines else f"exit code {ended.returncode}"
+
+
 class Shipper:
     """Ships whenever it is told that there is something new. Its thread lives only while there is.
 
     Args:
         freight: what goes where.
         warn: takes one line of text: once when shipping fails, once when it goes on, once at the end for what is left.
-        ship: how; otherwise in a process of its own.
+        ship: how.
     """
 
-    def __init__(self, freight: Freight, warn: Callable[[str], None], ship: Ship | None = None) -> None:
-        self._starter = Starter()
-        self._freight, self._warn, self._ship = freight, warn, ship or self._starter.ship
+    def __init__(self, freight: Freight, warn: Callable[[str], None], ship: Ship = apart) -> None:
+        self._freight, self._warn, self._ship = freight, warn, ship
         self._lock, self._called_off = threading.Lock(), threading.Event()
         self._thread: threading.Thread | None = None
         self._n_asked = self._n_done = 0
@@ -230,7 +252,6 @@ class Shipper:
         """Ship the rest, within `timeout_s`, or say that it is only here: nobody writes any more."""
         self._called_off.set()
         self.wait(timeout_s)
-        self._starter.close()
         why = self._ship(self._freight, True, timeout_s)
         if why:
             self._say(

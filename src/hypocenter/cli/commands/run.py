@@ -137,12 +137,11 @@ def _alerts(directory: Path, ways: list[Way], task: launcher.Task | None) -> Cal
 
 def _ship(directory: Path, address: str) -> None:
     """Bring to the address how the run ended, and what ranks that were killed have left."""
-    from hypocenter.record.shipping import Freight
-    from hypocenter.record.shipping_process import at_once, command_of
+    from hypocenter.record.shipping import Freight, apart
 
     for i, folder in enumerate(rank_directories(directory).values()):
         freight = Freight(run=directory, folder=folder, address=address, also=(RUN_FILE,) if i == 0 else ())
-        if why := at_once(command_of(freight, is_over=True), _SHIP_S):
+        if why := apart(freight, True, _SHIP_S):
             say(f"warning: not all is at {address}: {why}")
             say(f"   = hint: hypocenter ship {_short(directory)} {address}")
             return
