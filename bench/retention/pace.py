@@ -1,7 +1,8 @@
 """`python -m bench.retention.pace --rounds 10`: whether a step takes longer while its recording is shipped.
 
 The same steps with and without a shipper, in turn, to a store that is slow, refuses, cuts and loses answers; the 99th
-percentile of a step. Nothing else should run on the machine.
+percentile of a step. `--every S` ships each S seconds; a run of a user does each ten minutes. Nothing else should
+run on the machine.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.retention.pace", description=__doc__)
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--steps", type=int, default=1_500)
+    parser.add_argument("--every", type=float, default=1.0, metavar="S")
     asked = parser.parse_args()
     ratios: list[float] = []
     give_way()  # the store runs in this process, and would be another machine
@@ -44,7 +46,7 @@ def main() -> int:
             with ProcessPoolExecutor(1, get_context("spawn")) as apart:  # the store's threads are none of the program's
                 found = {
                     is_shipped: apart.submit(
-                        percentile, Path(folder) / f"{number}-{is_shipped}", asked.steps, is_shipped
+                        percentile, Path(folder) / f"{number}-{is_shipped}", asked.steps, asked.every, is_shipped
                     )
                     for is_shipped in turns
                 }
@@ -55,10 +57,10 @@ def main() -> int:
     return int(statistics.median(ratios) > 1.02)
 
 
-def percentile(out: Path, n_steps: int, is_shipped: bool) -> float:
+def percentile(out: Path, n_steps: int, every_s: float, is_shipped: bool) -> float:
     """Seconds of a step that one in a hundred exceeds."""
     os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-    recording.SHIP_EVERY_S = 1.0  # in place of ten minutes
+    recording.SHIP_EVERY_S = every_s  # in place of ten minutes
     out.mkdir()
     freight = Freight(run=out, folder=out / "rank-00000", address=f"s3://runs/{out.name}")
     shipper = Shipper(freight, lambda _: None) if is_shipped else None
