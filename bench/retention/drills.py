@@ -11,28 +11,22 @@ import argparse
 import hashlib
 import random
 import tempfile
+import threading
 import time
 from pathlib import Path
 
 from bench.retention import synthetic
 from bench.retention.store import FAULTS, SECRET, Store, served
-from hypocenter.record import shipping
-from hypocenter.record.address import filesystem_of, without_secrets
+from hypocenter.record import ship_apart
+from hypocenter.record.address import filesystem_of
 from hypocenter.record.keeper import Keep
-from hypocenter.record.shipping import Freight, Shipper, is_being_written, read_manifest
+from hypocenter.record.ship_apart import ship_until
+from hypocenter.record.shipping import Freight, read_manifest
 from hypocenter.record.writer import Writer
 
 STEPS = 1_600
+EVERY_S = 0.1  # between rounds, in place of ten minutes
 STEP_S = 0.0005  # of the program itself
-
-
-def in_process(freight: Freight, is_over: bool, timeout_s: float) -> str:
-    """As `shipping.apart`, whose start of a process would be most of a drill."""
-    try:
-        freight.ship((lambda _: False) if is_over else is_being_written)
-    except Exception as error:
-        return without_secrets(f"{type(error).__name__}: {error}")
-    return ""
 
 
 def main() -> None:
@@ -40,7 +34,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.retention.drills", description=__doc__)
     parser.add_argument("--drills", type=int, default=200)
     asked = parser.parse_args()
-    shipping._FIRST_WAIT_S, shipping._LONGEST_WAIT_S = 0.01, 0.1  # pyright: ignore[reportPrivateUsage]
+    ship_apart.FIRST_WAIT_S, ship_apart.LONGEST_WAIT_S = 0.01, 0.1
     n_lost = n_files = n_without = 0
     with served() as store, tempfile.TemporaryDirectory() as folder:
         for number in range(asked.drills):
@@ -60,17 +54,25 @@ def main() -> None:
 def drill(out: Path, address: str, store: Store) -> None:
     """One recording, up to the death of its machine."""
     out.mkdir()
-    shipper = Shipper(Freight(run=out, folder=out / "rank-00000", address=address), lambda _: None, in_process)
-    writer, of = (
-        Writer(out, rank=0, warn=print, keep=Keep(n_bytes=1 << 20, n_steps=512), ship=shipper),
-        synthetic.template(),
-    )
+    freight, over = _Mortal(run=out, folder=out / "rank-00000", address=address), threading.Event()
+    # In a thread: the start of a process would be most of a drill.
+    thread = threading.Thread(target=ship_until, args=(over, freight, EVERY_S, lambda _: None))
+    thread.start()
+    writer, of = Writer(out, rank=0, warn=print, keep=Keep(n_bytes=1 << 20, n_steps=512)), synthetic.template()
     for rows, record, norms in synthetic.steps(0, STEPS, of, {300: "nan"}):
         writer.write(rows, record, norms)
         time.sleep(STEP_S)
-    shipper.wait(store.rng.random() * 2.0)
-    shipper._called_off.set()  # pyright: ignore[reportPrivateUsage] - the machine is gone: no round begins any more
-    shipper.wait(60)
+    time.sleep(store.rng.random() * 0.5)
+    over.set()
+    thread.join(60)
+
+
+class _Mortal(Freight):
+    """Of a machine that dies: it does not get to ship the rest."""
+
+    def ship(self, is_over: bool) -> None:
+        if not is_over:
+            super().ship(is_over)
 
 
 def checked(address: str) -> int:
@@ -83,7 +85,7 @@ def checked(address: str) -> int:
         return 0
     for name, state in manifest.files.items():
         try:
-            data = filesystem.cat_file(f"{root}/rank-00000/{name}")
+            data = filesystem.cat_file(f"{root}/rank-00000/{state.object or name}")
         except FileNotFoundError:
             return -1
         if (len(data), hashlib.sha256(data).hexdigest()) != (state.size, state.sha256):

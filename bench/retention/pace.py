@@ -21,10 +21,10 @@ import numpy as np
 
 from bench.retention import synthetic
 from bench.retention.store import FAULTS, served
-from hypocenter.record import writer as recording
 from hypocenter.record.keeper import Keep
 from hypocenter.record.ship_apart import give_way
 from hypocenter.record.shipping import Freight, Shipper
+from hypocenter.record.writer import Writer
 
 STEP_S = 0.01  # of the program itself, spent on the processor
 
@@ -60,21 +60,22 @@ def main() -> int:
 def percentile(out: Path, n_steps: int, every_s: float, is_shipped: bool) -> float:
     """Seconds of a step that one in a hundred exceeds."""
     os.sched_setscheduler(0, os.SCHED_OTHER, os.sched_param(0))
-    recording.SHIP_EVERY_S = every_s  # in place of ten minutes
     out.mkdir()
     freight = Freight(run=out, folder=out / "rank-00000", address=f"s3://runs/{out.name}")
-    shipper = Shipper(freight, lambda _: None) if is_shipped else None
-    writer = recording.Writer(out, rank=0, warn=print, keep=Keep(n_bytes=4 << 20, n_steps=512), ship=shipper)
+    shipper = Shipper(freight, lambda _: None, every_s) if is_shipped else None
+    writer = Writer(out, rank=0, warn=print, keep=Keep(n_bytes=4 << 20, n_steps=512))
     taken: list[float] = []
     for rows, record, norms in synthetic.steps(0, n_steps, synthetic.template(), {}):
         began = time.perf_counter()
         while time.perf_counter() - began < STEP_S:
             pass
         writer.write(rows, record, norms)
+        if shipper is not None:
+            shipper.look()
         taken.append(time.perf_counter() - began)
     writer.close()
     if shipper is not None:
-        shipper.wait(60)
+        shipper.close(60)
     return float(np.percentile(taken, 99))
 
 

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import random
+import re
 import shutil
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from bench.retention.store import SECRET, Store, served
 from hypocenter.errors import ConfigError, CorruptRecordingError, NoRecordingError
-from hypocenter.record import shipping
+from hypocenter.record import ship_apart
 from hypocenter.record.address import address_of, filesystem_of, is_address, without_secrets
 from hypocenter.record.keeper import Keep
 from hypocenter.record.reader import open_run
 from hypocenter.record.run_file import finish_run, start_run
+from hypocenter.record.ship_apart import ship_until
 from hypocenter.record.shipping import Freight, Shipper, digest_of, is_being_written, read_manifest, ship_run
 from hypocenter.record.writer import Writer
 from tests.record.retained import template, write
@@ -40,37 +45,46 @@ def server() -> Iterator[Store]:
 @pytest.fixture
 def store(server: Store, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Store:
     server.faults = {}
-    monkeypatch.setattr(shipping, "_FIRST_WAIT_S", 0.01)
-    monkeypatch.setattr(shipping, "_LONGEST_WAIT_S", 0.05)
+    monkeypatch.setattr(ship_apart, "FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr(ship_apart, "LONGEST_WAIT_S", 0.05)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return server
 
 
-def in_process(freight: Freight, is_over: bool, timeout_s: float) -> str:
-    """As `shipping.apart` does, without a process."""
-    try:
-        freight.ship((lambda _: False) if is_over else is_being_written)
-    except Exception as error:
-        return without_secrets(f"{type(error).__name__}: {error}")
-    return ""
-
-
-def shipped(out: Path, address: str, n_steps: int, said: list[str], *, is_closed: bool = True) -> Shipper:
-    """A recording of so many steps, shipped while it grows."""
-    out.mkdir()
-    start_run(out, ("train.py",), {}, 1, {}, {})
+@contextmanager
+def shipping(out: Path, address: str, said: list[str]) -> Generator[threading.Event]:
+    """As the process of a shipper does, in a thread of this one; the event tells it that the program is over."""
     freight = Freight(run=out, folder=out / "rank-00000", address=address, also=("run.json",))
-    shipper = Shipper(freight, said.append, in_process)
-    writer, of = Writer(out, rank=0, warn=said.append, keep=KEEP, ship=shipper), template()
+    over = threading.Event()
+    thread = threading.Thread(target=ship_until, args=(over, freight, 0.1, said.append))
+    thread.start()
+    try:
+        yield over
+    finally:
+        over.set()
+        thread.join(200)
+        assert not thread.is_alive()
+
+
+def written(out: Path, n_steps: int, *, is_closed: bool = True, each: Callable[[int], None] = lambda _: None) -> None:
+    """A recording of so many steps."""
+    out.mkdir(exist_ok=True)
+    start_run(out, ("train.py",), {}, 1, {}, {})
+    writer, of = Writer(out, rank=0, warn=pytest.fail, keep=KEEP), template()
     for step in range(n_steps):
         write(writer, of, step, is_bad=step == 300)
+        each(step)
     if writer.keeper is not None:
         writer.keeper.wait()
     if is_closed:
         writer.close()
         finish_run(out, "finished", 0, [])
-        shipper.close(200)
-    return shipper
+
+
+def shipped(out: Path, address: str, n_steps: int, said: list[str]) -> None:
+    """A recording of so many steps, shipped while it grows and at its end."""
+    with shipping(out, address, said):
+        written(out, n_steps)
 
 
 def assert_acknowledged_is_there(address: str) -> int:
@@ -84,9 +98,17 @@ def assert_acknowledged_is_there(address: str) -> int:
     import hashlib
 
     for name, state in manifest.files.items():
-        data = filesystem.cat_file(f"{root}/rank-00000/{name}")
+        data = filesystem.cat_file(f"{root}/rank-00000/{state.object or name}")
         assert (len(data), hashlib.sha256(data).hexdigest()) == (state.size, state.sha256)
     return len(manifest.files)
+
+
+def assert_what_is_there_can_be_read(address: str, n_written: int) -> None:
+    """While it is shipped: whole steps from the first one on, or nothing yet."""
+    with suppress(NoRecordingError):
+        there = [record.step for _, record in open_run(address).step_records()]
+        assert there == list(range(len(there)))
+        assert len(there) <= n_written
 
 
 def rows(path: Path | str) -> tuple[list[str], list[str], list[str]]:
@@ -138,27 +160,68 @@ def test_nothing_acknowledged_is_lost_whatever_the_store_does(tmp_path: Path, st
     before = store.done[fault]
     said: list[str] = []
     address = f"s3://runs/{fault.replace(' ', '-')}"
-    shipper = shipped(tmp_path / "run", address, 1_300, said, is_closed=False)
-    shipper.wait(200)
 
-    assert store.done[fault] > before
-    assert assert_acknowledged_is_there(address) > 0
-    store.faults = {}
-    shipper.close(200)
+    def look(step: int) -> None:
+        time.sleep(0.001)
+        if step % 400 == 399:
+            assert_what_is_there_can_be_read(address, step + 1)
+
+    with shipping(tmp_path / "run", address, said):
+        written(tmp_path / "run", 1_300, each=look)
+        assert store.done[fault] > before
+        store.faults = {}
+
     assert assert_acknowledged_is_there(address) == len(list((tmp_path / "run" / "rank-00000").iterdir()))
+    assert rows(address) == rows(tmp_path / "run")
     assert all(SECRET not in line for line in said)
+
+
+@pytest.mark.parametrize("address", ["s3://runs/growing", "there"])
+def test_steps_that_were_acknowledged_stay_while_their_files_change(tmp_path: Path, store: Store, address: str) -> None:
+    out, address = tmp_path / "run", address if "://" in address else str(tmp_path / address)
+    freight = Freight(run=out, folder=out / "rank-00000", address=address)
+    seen: list[list[str]] = []
+
+    def look(step: int) -> None:
+        if step % 83 == 82:
+            freight.ship(is_over=False)
+            seen.append(rows(address)[1])
+            assert len(seen[-1]) == step + 1  # all that was written up to then, rolled up or not
+
+    written(out, 700, is_closed=False, each=look)
+    assert all(after[: len(before)] == before for before, after in pairwise(seen))
+    assert len(rows(address)[0]) > 0
+    freight.ship(is_over=True)
+    assert rows(address) == rows(out)
+    filesystem, root = filesystem_of(address)
+    assert not [
+        name for name in filesystem.ls(f"{root}/rank-00000", detail=False) if re.search(r"\.[0-9a-f]{12}$", name)
+    ]
 
 
 def test_what_died_before_it_was_shipped_is_all_that_is_lost(tmp_path: Path, store: Store) -> None:
     out = tmp_path / "run"
-    shipped(out, "s3://runs/died", 1_300, [], is_closed=False).wait(200)
+    freight = Freight(run=out, folder=out / "rank-00000", address="s3://runs/died", also=("run.json",))
+    written(out, 1_300, is_closed=False, each=lambda step: freight.ship(is_over=False) if step == 1_200 else None)
     here = rows(out)[1]
 
     shutil.rmtree(out)  # the machine and its disk
 
-    there = rows("s3://runs/died")[1]
-    assert there == here[: len(there)]
-    assert len(here) - len(there) <= 256
+    assert rows("s3://runs/died")[1] == here[:1_201]
+
+
+def test_what_a_round_that_was_cut_off_has_left_goes_at_the_end(tmp_path: Path, store: Store) -> None:
+    out = tmp_path / "run"
+    freight = Freight(run=out, folder=out / "rank-00000", address="s3://runs/orphans")
+    written(out, 300, each=lambda step: freight.ship(is_over=False) if step == 200 else None)
+    filesystem, root = filesystem_of("s3://runs/orphans")
+    filesystem.pipe_file(f"{root}/rank-00000/steps-h-1.arrow.0123456789ab", b"x")
+
+    freight.ship(is_over=True)
+
+    filesystem.invalidate_cache()
+    there = {name.rpartition("/")[2] for name in filesystem.ls(f"{root}/rank-00000", detail=False)}
+    assert there == {path.name for path in (out / "rank-00000").iterdir()} | {"manifest.json"}
 
 
 @pytest.mark.night
@@ -166,11 +229,11 @@ def test_a_store_that_never_answers_costs_no_step_and_is_said_at_the_end(tmp_pat
     store.faults = {"503": 1.0}
     said: list[str] = []
     began = time.monotonic()
-    shipper = shipped(tmp_path / "run", "s3://runs/never", 600, said, is_closed=False)
-    n_steps_s = time.monotonic() - began
-    while not said and time.monotonic() - began < 60:
-        time.sleep(0.01)
-    shipper.close(0.2)
+    with shipping(tmp_path / "run", "s3://runs/never", said):
+        written(tmp_path / "run", 600)
+        n_steps_s = time.monotonic() - began
+        while not said and time.monotonic() - began < 60:
+            time.sleep(0.01)
 
     assert n_steps_s < 30
     assert len(said) == 2
@@ -193,7 +256,7 @@ def test_shipping_goes_on_where_it_was_cut_off(tmp_path: Path, store: Store) -> 
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Freight, "_put", counted)
-        freight.ship(lambda _: False)
+        freight.ship(is_over=True)
 
     assert put == ["facts.json"]
 
@@ -236,12 +299,31 @@ def test_a_process_of_its_own_ships_and_says_why_not(tmp_path: Path, store: Stor
     out, said = tmp_path / "run", list[str]()
     shipped(out, str(tmp_path / "there"), 300, [])
 
-    Shipper(Freight(run=out, folder=out / "rank-00000", address="s3://runs/apart"), said.append).close(60)
-    Shipper(Freight(run=out, folder=out / "rank-00000", address="s3://no-such-bucket/x"), said.append).close(60)
+    for address in ("s3://runs/apart", "s3://no-such-bucket/x"):
+        shipper = Shipper(Freight(run=out, folder=out / "rank-00000", address=address), said.append)
+        assert shipper.close(60) == (address == "s3://runs/apart")
 
     assert assert_acknowledged_is_there("s3://runs/apart") == len(list((out / "rank-00000").iterdir()))
     assert len(said) == 1
     assert "NoSuchBucket" in said[0] or "FileNotFoundError" in said[0] or "does not exist" in said[0]
+
+
+def test_the_process_ships_as_the_program_writes_and_all_of_it_when_the_program_dies(tmp_path: Path) -> None:
+    out, there = tmp_path / "run", tmp_path / "there"
+    out.mkdir()
+    shipper = Shipper(Freight(run=out, folder=out / "rank-00000", address=str(there)), pytest.fail, every_s=0.05)
+
+    def wait(step: int) -> None:
+        while step == 100 and not (there / "rank-00000" / "manifest.json").exists():
+            time.sleep(0.01)
+
+    written(out, 300, is_closed=False, each=wait)
+    assert shipper._process is not None
+    assert shipper._process.stdin is not None
+    shipper._process.stdin.close()  # as the system does it
+    shipper._process.wait(60)
+
+    assert rows(there)[1] == rows(out)[1]
 
 
 def test_where_nothing_is_one_error_says_so(store: Store) -> None:
@@ -254,11 +336,11 @@ def test_where_nothing_is_one_error_says_so(store: Store) -> None:
 def test_no_secret_is_in_the_recording_or_in_what_was_said(tmp_path: Path, store: Store) -> None:
     store.faults = {"503": 0.5, "full": 0.3}
     said: list[str] = []
-    shipper = shipped(tmp_path / "run", "s3://runs/secret", 600, said, is_closed=False)
-    while not said:
-        time.sleep(0.01)
-    store.faults = {}
-    shipper.close(200)
+    with shipping(tmp_path / "run", "s3://runs/secret", said):
+        written(tmp_path / "run", 600)
+        while not said:
+            time.sleep(0.01)
+        store.faults = {}
 
     filesystem, _ = filesystem_of("s3://runs/secret")
     filesystem.invalidate_cache()

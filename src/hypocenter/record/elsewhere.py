@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import threading
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -25,6 +25,7 @@ from hypocenter.record.whole_file import write_whole
 NOTES = ".elsewhere.json"  # in a rank's folder here: where it came from, and what of it is here
 _SMALL_BYTES = 4 << 20
 _ROWS = ("events", "steps", "windows")
+_LOOKS = 3
 _locks: dict[Path, threading.Lock] = {}
 
 
@@ -72,7 +73,8 @@ def bring(folder: Path, kinds: Collection[str]) -> None:
         OSError: the store does not answer, or the disk is full.
     """
     if (folder / NOTES).exists():
-        _bring(folder, lambda name: name.removeprefix("sealed-").split("-")[0] in kinds)
+        wanted = {*kinds, "journal"}
+        _bring(folder, lambda name: name.removeprefix("sealed-").split("-")[0] in wanted)
 
 
 def _noted(folder: Path, address: str, data: bytes) -> None:
@@ -98,41 +100,42 @@ def _is_wanted_at_once(name: str, manifest: Manifest) -> bool:
     return path.name.removeprefix("sealed-").split("-")[0] not in _ROWS and manifest.files[name].size <= _SMALL_BYTES
 
 
-def _bring(folder: Path, is_wanted: Any) -> None:
+def _bring(folder: Path, is_wanted: Callable[[str], bool]) -> None:
     with _lock(folder):
         notes = _read(folder)
         if notes is None:
             return
-        missing = [n for n, s in notes.manifest.files.items() if is_wanted(n) and notes.here.get(n) != s.sha256]
-        if not missing:
-            return
-        filesystem, base = filesystem_of(notes.address)
-        for name in missing:
-            if not _fetched(filesystem, base, folder, name, notes):
-                # It was replaced since: the manifest that tells of the other is there by now, or soon.
-                notes.manifest = read_manifest(filesystem.cat_file(f"{base}/{MANIFEST}"))
-                if name in notes.manifest.files and not _fetched(filesystem, base, folder, name, notes):
-                    raise CorruptRecordingError(
-                        "what came over is not what was shipped", where=f"{notes.address}/{name}",
-                        why="its SHA-256 is another than the manifest's",
-                    )  # fmt: skip
+        for _ in range(_LOOKS):
+            missing = [n for n, s in notes.manifest.files.items() if is_wanted(n) and notes.here.get(n) != s.sha256]
+            if not missing:
+                return
+            filesystem, base = filesystem_of(notes.address)
+            replaced = [name for name in missing if not _fetched(filesystem, base, folder, name, notes)]
+            if not replaced:
+                return
+            filesystem.invalidate_cache()  # the manifest that tells of the other is there by now, or soon
+            notes.manifest = read_manifest(filesystem.cat_file(f"{base}/{MANIFEST}"))
             _write(folder, notes)
+        raise CorruptRecordingError(
+            "what came over is not what was shipped", where=notes.address,
+            why="the SHA-256 of a file is another than the manifest's",
+        )  # fmt: skip
 
 
 def _fetched(filesystem: Any, base: str, folder: Path, name: str, notes: Notes) -> bool:
     """Bring one file; return whether it is what the manifest says."""
-    target = (folder / name).resolve()
+    target, there = (folder / name).resolve(), notes.manifest.files[name]
     if not target.is_relative_to(folder.resolve()):
         raise CorruptRecordingError("a manifest names a file outside of its folder", where=notes.address, why=name)
     target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_name(f".{target.name}-{os.getpid()}-{threading.get_ident()}")
     try:
-        filesystem.get_file(f"{base}/{name}", str(part))
-        state = digest_of(part)
-        if state != notes.manifest.files[name]:
+        filesystem.get_file(f"{base}/{there.object or name}", str(part))
+        if digest_of(part).sha256 != there.sha256:
             return False
         part.replace(target)
-        notes.here[name] = state.sha256
+        notes.here[name] = there.sha256
+        _write(folder, notes)
     except FileNotFoundError:
         return False
     finally:

@@ -68,14 +68,9 @@ class Keeper:
         writer: this process's name among the writers of the rank.
         keep: the budget.
         warn: takes one line of text; called at most once when it fails, and once when the budget is too small.
-        after: called each time that something was done.
     """
 
-    def __init__(
-        self, run: Path, folder: Path, writer: str, keep: Keep, warn: Callable[[str], None],
-        after: Callable[[], None] = lambda: None,
-    ) -> None:  # fmt: skip
-        self._after = after
+    def __init__(self, run: Path, folder: Path, writer: str, keep: Keep, warn: Callable[[str], None]) -> None:
         self._folder, self._writer, self._keep, self._warn = folder, writer, keep, warn
         self._kept = run / KEPT_FOLDER
         self._lock = threading.Lock()
@@ -121,7 +116,6 @@ class Keeper:
                     "rolling", f"what is old could not be rolled up, it is tried again and may exceed --keep ({why})"
                 )
             self._done = current
-            self._after()
 
     def tidy(self, current: int) -> None:
         """Do all that is to do with the segments before `current`. Raises OSError and errors of Arrow's."""

@@ -23,13 +23,11 @@ from hypocenter.record.norm_rows import NormRows
 from hypocenter.record.parts import ROWS, WINDOWS, all_parts, segment_name
 from hypocenter.record.repair import rows_of
 from hypocenter.record.schema import READINGS, STEPS
-from hypocenter.record.shipping import Shipper
 from hypocenter.record.stream import Stream
 
 STEPS_OF_BLOCK = 256  # a batch costs as much as a thousand of its rows: so many steps make that little
 MANY_ROWS = 1 << 9  # of a step: a batch of its own costs less than the journal
 ROWS_OF_BLOCK = 1 << 14  # at most, and a step more: some megabytes
-SHIP_EVERY_S = 600.0  # a machine that dies with its disk loses at most so much, and what is under way
 KEEPER_S = 30.0  # longest that the end of the program waits for what is old to be rolled up
 SEAL_AT_MOST_BYTES = 512 << 20  # a larger stream would hold up the end of the program; about 100 MB are sealed a second
 
@@ -44,16 +42,12 @@ class Writer:
         rank: the global rank of this process.
         warn: takes one line of text; called at most once for values that were mended and once when the writer breaks.
         keep: what may be kept; everything when not given.
-        ship: what brings segments that have ended elsewhere. It needs `keep`, and is for others to close.
     """
 
-    def __init__(
-        self, directory: Path, *, rank: int, warn: Callable[[str], None], keep: Keep | None = None,
-        ship: Shipper | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, directory: Path, *, rank: int, warn: Callable[[str], None], keep: Keep | None = None) -> None:
         self.broken = ""
         self._directory, self._folder = directory, rank_directory(directory, rank)
-        self._keep, self._ship, self._began = keep, ship, time.monotonic()
+        self._keep = keep
         self._segment, self._n_steps, self._n_past_bytes = 0, 0, 0
         self._rank = rank
         self._warn = warn
@@ -133,10 +127,9 @@ class Writer:
         self._block.add(rows, norms, records)
         self._n_writes += 1
         self._n_steps += len(steps)
-        is_due = self._ship is not None and time.monotonic() - self._began > SHIP_EVERY_S
-        if has_many or is_due or self._n_writes >= STEPS_OF_BLOCK or self._block.n_rows >= ROWS_OF_BLOCK:
+        if has_many or self._n_writes >= STEPS_OF_BLOCK or self._block.n_rows >= ROWS_OF_BLOCK:
             self._end_block(journal)
-            if self._keep and (is_due or self._is_segment(self._keep)):
+            if self._keep and self._is_segment(self._keep):
                 self._end_segment(journal, self._keep)
 
     def _end_block(self, journal: Journal) -> None:
@@ -159,14 +152,9 @@ class Writer:
         self._n_past_bytes += self._n_streamed
         self._events = self._steps = self._journal = None
         self._segment, self._n_steps = self._segment + 1, 0
-        self._began = time.monotonic()
         if self._keeper is None:
-            self._keeper = Keeper(self._directory, self._folder, self._name, keep, self._say, self._shipped)
+            self._keeper = Keeper(self._directory, self._folder, self._name, keep, self._say)
         self._keeper.ended(self._segment)
-
-    def _shipped(self) -> None:
-        if self._ship is not None:
-            self._ship.ask()
 
     def _opened(self) -> Journal:
         """Return the journal, under a name that no earlier process has: containers repeat process numbers."""

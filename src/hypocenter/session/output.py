@@ -71,6 +71,8 @@ class Output:
             self._open = self._opened()
         writer, sinks = self._open
         writer.write(rows, record, norms)
+        if self._ship is not None:
+            self._ship.look()
         if sinks.names:
             sinks.write(AllRows(rows, norms), record)
             self._tell(lambda found: found.after(record))
@@ -98,9 +100,7 @@ class Output:
         versions = {"hypocenter": __version__, **self._versions}
         start_run(self._directory, self._command, asdict(self._config), world_size, versions, self._imposed)
         self._ship = self._shipper(rank)
-        writer = Writer(
-            self._directory, rank=rank, warn=self._warn, keep=_keep(self._config, world_size), ship=self._ship
-        )
+        writer = Writer(self._directory, rank=rank, warn=self._warn, keep=_keep(self._config, world_size))
         start = SinkStart(rank=rank, world_size=world_size, directory=self._directory, ending=self._tell_the_rest)
         if self._config.sinks and rank == 0:
             self._found = FoundLive(self._directory)

@@ -137,13 +137,11 @@ def _alerts(directory: Path, ways: list[Way], task: launcher.Task | None) -> Cal
 
 def _ship(directory: Path, address: str) -> None:
     """Bring to the address how the run ended, and what ranks that were killed have left."""
-    from hypocenter.record.shipping import Freight, apart
+    from hypocenter.record.shipping import Freight, Shipper
 
     for i, folder in enumerate(rank_directories(directory).values()):
         freight = Freight(run=directory, folder=folder, address=address, also=(RUN_FILE,) if i == 0 else ())
-        if why := apart(freight, True, _SHIP_S):
-            say(f"warning: not all is at {address}: {why}")
-            say(f"   = hint: hypocenter ship {_short(directory)} {address}")
+        if not Shipper(freight, lambda line: say(f"warning: {line}")).close(_SHIP_S):
             return
 
 
