@@ -85,7 +85,7 @@ class Sentinel:
         self._judge = Judge(is_finite, _exact_norm)
         self._all_alive: _Parameters | None = None  # of the last check, if no gradient was zero there
         self._labels: dict[int, tuple[torch.Tensor, str]] = {}  # holds the parameter: its id is not given anew
-        self._known: dict[tuple[int, int], _Parameters] = {}  # by id of the first and their number
+        self._known: dict[tuple[int, ...], _Parameters] = {}  # by `_key`
         self._last = _Parameters([], [], NormReader([]), ())  # of the last update's gradients
         self._riders: list[tuple[torch.Tensor, Callable[[Sequence[float]], None]]] = []
 
@@ -184,7 +184,7 @@ class Sentinel:
             parameters, values = gradients.parameters, gradients.values
         else:
             parameters, values = [p for p, _ in gradients], [g for _, g in gradients]
-        known = self._known.get((id(parameters[0]), len(parameters))) if parameters else None
+        known = self._known.get(_key(parameters))
         if known is not None and _are_same(known.tensors, parameters) and known.reader.fits(values):
             return known, values
         here = [(p, g) for p, grad in gradients if (g := local(grad)) is not None]
@@ -194,7 +194,7 @@ class Sentinel:
 
     def _of(self, parameters: list[torch.Tensor], values: Sequence[torch.Tensor]) -> _Parameters:
         """Return what is kept of parameters with such gradients; make it when they are new."""
-        key = (id(parameters[0]), len(parameters)) if parameters else (0, 0)
+        key = _key(parameters)
         known = self._known.get(key)
         if known is not None and _are_same(known.tensors, parameters) and known.reader.fits(values):
             return known
@@ -304,6 +304,12 @@ class Sentinel:
 def _are_same(known: Sequence[torch.Tensor], now: Sequence[torch.Tensor]) -> bool:
     """Return whether these are the very same tensors."""
     return len(known) == len(now) and all(map(operator.is_, known, now))
+
+
+def _key(parameters: Sequence[torch.Tensor]) -> tuple[int, ...]:
+    """Tell lists apart, the same parameters in another order too: a clip has them by module, an optimizer by group."""
+    n = len(parameters)
+    return (id(parameters[0]), id(parameters[n // 3]), id(parameters[n // 2]), id(parameters[-1]), n) if n else ()
 
 
 def _norms_of(known: _Parameters | Turn, values: Sequence[torch.Tensor]) -> list[float] | None:
