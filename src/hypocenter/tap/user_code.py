@@ -64,6 +64,16 @@ _WRITERS = frozenset({
     "__ipow__", "__iand__", "__ior__", "__ixor__",
 })  # fmt: skip
 _OF_TORCH = frozenset({type(torch.Tensor.square), type(torch.square)})  # kinds of functions that are written in C
+_TELLING = frozenset({  # what a tensor is: nothing is computed, and no number is read
+    *(getattr(torch.Tensor, name).__get__ for name in (
+        "requires_grad", "is_leaf", "shape", "dtype", "device", "layout", "ndim", "is_cuda", "_version", "grad_fn",
+    )),
+    *(getattr(torch.Tensor, name) for name in (
+        "numel", "nelement", "dim", "size", "stride", "element_size", "data_ptr", "is_floating_point", "is_complex",
+        "is_contiguous", "get_device",
+    )),
+})  # fmt: skip
+_OF_TELLING = frozenset(map(type, _TELLING))
 _TORCH = str(Path(torch.__file__).parent)  # torch's own methods that are written in Python are what they seem
 
 
@@ -109,6 +119,8 @@ class UserCode(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if torch.compiler.is_compiling() or func is _ENTER or func is _EXIT:  # around each step of an optimizer
+            return func(*args, **kwargs)
+        if type(func) in _OF_TELLING and func in _TELLING:  # for each parameter, in loops that libraries write
             return func(*args, **kwargs)
         caller = sys._getframe(1)
         if type(func) not in _OF_TORCH:
