@@ -196,7 +196,9 @@ def _confirmed(relation: Relation, trial: Trial, size: float, ran: Ran, subject:
     told: dict[str, Any] = {"relation": relation.name, "code": relation.code, "size": size, "limit": limit}
     if not trial.is_located:
         return Broken(**told, kind=type(subject.modules[-1]).__name__, what=trial.what, whom=trial.whom)
-    exception = trial.exception
+    exception, unless = trial.exception, trial.unless
+    if unless is not None and (shown := moved(unless, facts, _with(subject, unless, way=way))) and shown > limit:
+        exception = ""
     trial = next((other for other in trial.otherwise if other.is_narrower), trial)
     before = _kept(way, subject, facts)
     after = _with(subject, trial, keeps=True, way=way)

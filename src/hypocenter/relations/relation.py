@@ -36,6 +36,7 @@ class Trial:
         excuse: of one in `otherwise`: what it means if this one holds; "": another layout.
         is_narrower: of one in `otherwise`: it changes less, and says where what is wrong shows first.
         exception: what it is by definition that this does not hold; "": it must.
+        unless: a change after which nobody is excused: where it moves its own parts, the exception is none.
         way: how the forward with the change is done.
         before: what to compare with; None: the unchanged forward.
         least: how far what must stay may move, if that is more than usual.
@@ -58,6 +59,7 @@ class Trial:
     is_narrower: bool = False
     exception: str = ""
     only_if: Trial | None = None
+    unless: Trial | None = None
     way: Way = AS_IT_WAS
     before: Ran | None = None
     least: float = 0.0

@@ -49,6 +49,25 @@ def later_replaced(given: Given, targets: Tensor, facts: Facts) -> Trial | None:
     )
 
 
+def earlier_replaced(given: Given, targets: Tensor, facts: Facts) -> Trial | None:
+    """Return a trial that replaces the first half of what is asked for in each sample; None if that is nothing.
+
+    The outputs of the other half stay where each depends on its own token alone.
+    """
+    asked = targets >= 0
+    is_early = asked & (2 * asked.cumsum(1) <= asked.sum(1, keepdim=True))
+    if not bool(is_early.any()):
+        return None
+    new = torch.where(is_early, successors(given.tensor, targets[asked]), given.tensor)
+    return Trial(
+        changed={given.place: new},
+        parts=Places((asked & ~is_early).cpu()),
+        what="earlier tokens replaced",
+        whom="the outputs after them",
+        keys=frozenset({facts.logits}),
+    )
+
+
 def successors(values: Tensor, pool: Tensor) -> Tensor:
     """Return for each value the next larger one in the pool; for the largest, the smallest.
 

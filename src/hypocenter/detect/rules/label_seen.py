@@ -8,13 +8,14 @@ What it means
 How it is decided
     With `--relations` labels are replaced in a replay, and so are columns of inputs that equal the label in all rows;
     the output must stay. A decoder that is fed labels may depend on earlier ones only. A model whose outputs depend on
-    earlier tokens only, and which is asked for the token at the same place, is a note.
+    tokens up to their place, and which is asked for the token at that place, sees its answer; one that looks at no
+    other token is a note.
 
 What to do
     Take the label out of the input; shift the labels by one place.
 
 When it is wrong
-    Where a model is meant to reproduce a part of its input.
+    Where a model is meant to reproduce a part of its input, such as an autoencoder that sees no later token.
 """
 
 from __future__ import annotations
