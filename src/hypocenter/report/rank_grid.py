@@ -134,7 +134,7 @@ def details(cell: Cell) -> tuple[str, ...]:
     if others:
         return tuple(_of_several(cell))
     place = " ".join(filter(None, (wording.clean(state.host), wording.clean(state.device))))
-    lines = [f"rank {state.rank}", wording.coords(state.coords), place, when_bad(state), when_last(state)]
+    lines = [f"rank {state.rank}", wording.coords(state.coords), place, when_bad(state), when_last(state), state.says]
     return tuple(filter(None, lines))
 
 

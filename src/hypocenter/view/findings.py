@@ -18,11 +18,12 @@ from typing import Any
 
 import msgspec
 
+from hypocenter.diagnose import deaths
 from hypocenter.diagnose.evidence import Evidence
 from hypocenter.diagnose.fold import fold
-from hypocenter.diagnose.judged_evidence import JudgedEvidence, load
+from hypocenter.diagnose.judged_evidence import JudgedEvidence, RunEvidence, load
 from hypocenter.diagnose.records import Records
-from hypocenter.nouns import Diagnosis
+from hypocenter.nouns import Diagnosis, Finding, replace
 from hypocenter.record.layout import DIAGNOSIS_FILE, EVIDENCE_FILE, RUN_FILE
 from hypocenter.record.tail import read_regular
 from hypocenter.report.sites import SiteLine
@@ -58,6 +59,7 @@ class Findings:
         self.sites: tuple[SiteLine, ...] | None = None  # None: no child process has looked yet
         self.why_not = ""
         self._pieces: list[JudgedEvidence] = []
+        self._ends: list[Finding] = []  # what the ranks' ends say
         self._read: set[Path] = set()
         self._folders_ns: dict[int, int] = {}
         self._file_ns = self._evidence_ns = 0
@@ -72,7 +74,7 @@ class Findings:
         Args:
             diagnoses: whether a child process may make one.
         """
-        is_new = self._look_at_evidence()
+        is_new = self._look_at_evidence() | self._look_at_ends()
         if is_new:
             self._from_evidence()
         is_new |= self._look_at_file()
@@ -106,19 +108,32 @@ class Findings:
         self.evidence |= {p.finding.bundle: p.evidence for p in self._pieces if p.finding.bundle}
         return bool(new)
 
+    def _look_at_ends(self) -> bool:
+        """Ask what became of the ranks; return whether that is another thing than before."""
+        found, before = self._run.lives.findings, self._ends
+        self._ends = found
+        return [(f.code, f.rank, f.title) for f in found] != [(f.code, f.rank, f.title) for f in before]
+
     def _from_evidence(self) -> None:
         """Make a diagnosis of the failures alone: what the rules would add comes with the whole one."""
         self._pieces.sort(key=lambda piece: (piece.finding.step, not piece.is_located, piece.finding.rank))
         known = self._run.course.last_step + 1
-        folded = fold(self._pieces, [], Records({}))
+        evidence, dead = deaths.apart(RunEvidence(found=tuple(self._pieces)))
+        found = deaths.explained(self._ends, dead)
+        folded = fold(evidence.found, [f for f in found if f.code != deaths.CODE], Records({}))
+        folded = deaths.with_deaths(folded, [f for f in found if f.code == deaths.CODE])
         has_any = any(f.finding.severity != "note" for f in folded)
         self.diagnosis = Diagnosis(
             run=self._run.run.name, status="findings" if has_any else "cannot-tell",
-            findings=tuple(f.finding for f in folded), why=("it is judged by the evidence of its failures alone",),
-            n_steps=known, n_ranks=self._run.n_ranks,
+            findings=tuple(self._placed(f.finding) for f in folded), n_steps=known, n_ranks=self._run.n_ranks,
+            why=("it is judged by the evidence of its failures alone",),
         )  # fmt: skip
         self._of_version = -1
         self._next_s = 0.0  # a whole one is wanted soon
+
+    def _placed(self, finding: Finding) -> Finding:
+        place = self._run.places.get(finding.rank)
+        return finding if place is None else replace(finding, coords=place.coords)
 
     def _look_at_file(self) -> bool:
         """Read diagnosis.json, which `hypocenter run` and `check` write; return whether it is new."""
@@ -164,8 +179,9 @@ class Findings:
             data = in_child("diagnose", str(self._run.directory))
             told = msgspec.msgpack.decode(data, type=Told)
             found, self.sites = told.diagnosis, told.sites
-            n_evidence = sum(1 for finding in found.findings if finding.bundle)
-            if n_evidence or not self._pieces or not self._run.is_running:
+            codes = {finding.code for finding in self._ends}
+            is_later = any(finding.bundle or finding.code in codes for finding in found.findings)
+            if is_later or not (self._pieces or self._ends) or not self._run.is_running:
                 self.diagnosis, self._of_version = found, version
             self.why_not = ""
         except Exception as error:

@@ -9,18 +9,17 @@ from pathlib import Path
 from hypocenter.errors import CorruptRecordingError
 from hypocenter.nouns import Place, Run, StepRecord
 from hypocenter.record.layout import RUN_FILE, rank_directories
-from hypocenter.record.liveness import liveness
 from hypocenter.record.place_file import PLACE_FILE, read_place
 from hypocenter.record.tail import RankTail
-from hypocenter.record.whereabouts import WHEREABOUTS_FILE, Whereabouts, read_whereabouts
+from hypocenter.record.whereabouts import Whereabouts
 from hypocenter.record.whole_run import read_run_file
 from hypocenter.report.page.curves import MOST_LANES, is_bad
 from hypocenter.report.rank_states import RankState
 from hypocenter.view.course import Course, RankNow
+from hypocenter.view.lives import Lives
 
 MOST_STEPS = 1500  # a curve is about 500 pixels wide
 LANES = MOST_LANES  # ranks that have a curve of their own
-_WHEREABOUTS_S = 2.0  # seconds between two looks at where a rank is
 
 
 class FollowedRun:
@@ -40,9 +39,7 @@ class FollowedRun:
         self.run = Run(format=0, name=directory.name)
         self.version, self.problems = 0, list[str]()
         self._run_ns = self._listed_ns = 0
-        self.seen: Whereabouts | None = None
-        self.life = "unknown"
-        self._seen_s = 0.0
+        self.lives = Lives()
         self._folders: dict[int, Path] = {}
         self._forget()
 
@@ -64,6 +61,16 @@ class FollowedRun:
     def folders(self) -> dict[int, Path]:
         """The folders of the ranks that are followed."""
         return dict(self._folders)
+
+    @property
+    def seen(self) -> Whereabouts | None:
+        """Where the lowest rank is."""
+        return self.lives.seen(next(iter(self._folders), 0))
+
+    @property
+    def life(self) -> str:
+        """Whether the program lives, as far as its processes can be seen from here."""
+        return self.lives.life
 
     @property
     def is_running(self) -> bool:
@@ -104,7 +111,7 @@ class FollowedRun:
             for record in news.steps:
                 self._take(rank, record)
             is_new |= bool(news.steps)
-        is_new |= self._look_at_whereabouts()
+        is_new |= self.lives.look(self.run, self._folders, self.places)
         self.version += is_new
         return is_new
 
@@ -121,7 +128,8 @@ class FollowedRun:
                 rank=rank, coords=self.places[rank].coords if rank in self.places else Place().coords,
                 host=self.places[rank].host if rank in self.places else "",
                 device=self.places[rank].device if rank in self.places else "", first_bad_step=now.first_bad_step,
-                last_step=now.last.step if now.last else None, is_recorded=True, is_lost=False,
+                last_step=now.last.step if now.last else None, is_recorded=True, is_lost=bool(self.lives.said(rank)),
+                says=self.lives.said(rank),
             )
             for rank, now in sorted(self.ranks.items())
         ]  # fmt: skip
@@ -171,17 +179,6 @@ class FollowedRun:
         except OSError as error:
             self.problems = [f"{self.directory.name} cannot be read: {error.strerror}"]
         return self._folders
-
-    def _look_at_whereabouts(self) -> bool:
-        """Read where the lowest rank is and whether its process lives; return whether that changed."""
-        now_s = time.monotonic()
-        if self.run.status != "running" or not self._folders or now_s - self._seen_s < _WHEREABOUTS_S:
-            return False
-        self._seen_s, before = now_s, (self.life, self.seen.phase if self.seen else "")
-        folder = next(iter(self._folders.values()))
-        self.seen = read_whereabouts(folder) if _is_own(folder / WHEREABOUTS_FILE) else None
-        self.life = liveness(self.seen) if self.seen is not None else "unknown"
-        return before != (self.life, self.seen.phase if self.seen else "")
 
 
 def _is_own(path: Path) -> bool:

@@ -129,7 +129,8 @@ def _lines(states: Sequence[RankState], diagnosis: Diagnosis) -> tuple[tuple[Lin
             device=wording.clean(state.device),
             first_bad_step="" if state.first_bad_step is None else str(state.first_bad_step),
             last_step="" if state.last_step is None else str(state.last_step),
-            says="" if mark == "healthy" else ("lost, " if state.is_lost and mark == "origin" else "") + _MEANING[mark],
+            says=state.says
+            or ("" if mark == "healthy" else ("lost, " if state.is_lost and mark == "origin" else "") + _MEANING[mark]),
         )
         for mark, state in marked
     ), title
