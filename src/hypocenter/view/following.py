@@ -20,6 +20,7 @@ from hypocenter.view.lives import Lives
 
 MOST_STEPS = 1500  # a curve is about 500 pixels wide
 LANES = MOST_LANES  # ranks that have a curve of their own
+_BEHIND_S = 3.0  # a rank that has not come to where another was so long ago is behind: files are not read all at once
 
 
 class FollowedRun:
@@ -49,6 +50,7 @@ class FollowedRun:
         self.ranks: dict[int, RankNow] = {}
         self.places: dict[int, Place] = {}
         self._tails: dict[int, RankTail] = {}
+        self._pace: list[tuple[float, int]] = []  # when which step had been seen of one rank at least
         self.n_read = 0
         self.bad_since_s: float | None = None  # when a bad step was first seen, monotonic
 
@@ -111,6 +113,9 @@ class FollowedRun:
             for record in news.steps:
                 self._take(rank, record)
             is_new |= bool(news.steps)
+        self._pace = [*self._pace, (time.monotonic(), self.course.last_step)]
+        while len(self._pace) > 2 and self._pace[1][0] < time.monotonic() - _BEHIND_S:
+            del self._pace[0]
         is_new |= self.lives.look(self.run, self._folders, self.places)
         self.version += is_new
         return is_new
@@ -123,13 +128,14 @@ class FollowedRun:
 
     def states(self) -> list[RankState]:
         """Return the state of every rank that left a folder."""
+        most = self._pace[0][1] if self._pace else -1
         return [
             RankState(
                 rank=rank, coords=self.places[rank].coords if rank in self.places else Place().coords,
                 host=self.places[rank].host if rank in self.places else "",
                 device=self.places[rank].device if rank in self.places else "", first_bad_step=now.first_bad_step,
                 last_step=now.last.step if now.last else None, is_recorded=True, is_lost=bool(self.lives.said(rank)),
-                says=self.lives.said(rank),
+                is_behind=now.last is not None and now.last.step < most - 1, says=self.lives.said(rank),
             )
             for rank, now in sorted(self.ranks.items())
         ]  # fmt: skip

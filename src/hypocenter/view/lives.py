@@ -92,7 +92,10 @@ class Lives:
     def life(self) -> Liveness:
         """Whether the program lives: as long as one rank does."""
         found = {known.life for known in self._known.values()}
-        return min(found, key=_LIVELIEST_FIRST.index, default="unknown")
+        for life in _LIVELIEST_FIRST:
+            if life in found:
+                return life
+        return "unknown"
 
     def seen(self, rank: int) -> Whereabouts | None:
         """Return where a rank was last."""
