@@ -30,6 +30,7 @@ from hypocenter.report.sites import SiteLine
 from hypocenter.view.following import FollowedRun
 
 MOST_RECORDED_BYTES = 256 << 20  # a larger recording is diagnosed by `hypocenter check`, where its memory is one's own
+MOST_RANKS = 2048  # nor are more folders looked through
 MOST_ANSWER_BYTES = 64 << 20
 _PAUSE_FACTOR, _LEAST_PAUSE_S = 20.0, 10.0  # a diagnosis that took a second is made again after 20
 _CHILD_S = 300.0
@@ -90,12 +91,9 @@ class Findings:
     def _look_at_evidence(self) -> bool:
         new: list[tuple[int, Path]] = []
         for rank, folder in self._run.folders.items():
-            bundles = folder / "bundles"
-            try:
-                changed_ns = bundles.stat().st_mtime_ns
-            except OSError:
-                continue
-            if changed_ns == self._folders_ns.get(rank):
+            bundles, note = folder / "bundles", self._run.notes.get(rank)
+            changed_ns = modified_ns(bundles) if note is None else note.evidence_ns
+            if changed_ns in (0, self._folders_ns.get(rank)):
                 continue
             found = [p for p in sorted(bundles.glob(f"*/{EVIDENCE_FILE}")) if _is_inside(p, self._run.directory)]
             new += [(rank, path) for path in found if path not in self._read]
@@ -161,6 +159,9 @@ class Findings:
         known = self._tried_version if self.sites is None else max(self._of_version, self._tried_version)
         is_due = known < self._run.version and now_s >= self._next_s
         if self._child is not None or not is_due or self._run.course.last_step < 0:
+            return
+        if self._run.n_ranks > MOST_RANKS:
+            self.why_not, self._next_s = f"it has {self._run.n_ranks:,} ranks, more than are read here", now_s + 600
             return
         if holds_links(self._run.directory):
             self.why_not, self._next_s = "it holds links, which are not followed here", now_s + 600

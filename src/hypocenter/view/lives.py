@@ -11,6 +11,7 @@ from hypocenter.detect.endings import Ending, Job, endings
 from hypocenter.detect.group_engine import GroupEngine, group_rules
 from hypocenter.nouns import Finding, Place, Run
 from hypocenter.record.liveness import Liveness, liveness
+from hypocenter.record.node_file import RankNote
 from hypocenter.record.whereabouts import WHEREABOUTS_FILE, Whereabouts, read_whereabouts
 
 EVERY_S = 1.0  # between two looks
@@ -34,40 +35,52 @@ class Life:
 class Lives:
     """The ranks of one job. `look` takes in what is new, the rest is asked of what was taken in.
 
+    Args:
+        judges: whether rules are asked: not of a part of a job.
+
     Attributes:
         findings: what rules say of how ranks ended, or where they wait; notes are left to a whole diagnosis. Two looks
             in a row have to say it: ranks whose peer died notice one after the other.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, judges: bool = True) -> None:
         self._known: dict[int, Life] = {}
         self._next_s, self._at = 0.0, 0  # the next look; which ranks' files are next
+        self._looked, self._judges = "", judges  # in which status of the run all files were looked at
         self._newest_ns, self._newest_s = 0, 0.0  # the last sign of life of all, and when it came here
         self._ends: dict[int, Ending] = {}
         self._found: list[Finding] = []
         self.findings: list[Finding] = []
         self._asked = GroupEngine({code: rule for code, rule in group_rules().items() if code in _ASKED})
 
-    def look(self, run: Run, folders: Mapping[int, Path], places: Mapping[int, Place]) -> bool:
+    def look(
+        self, run: Run, folders: Mapping[int, Path], places: Mapping[int, Place], notes: Mapping[int, RankNote]
+    ) -> bool:
         """Take in what ranks have written; return whether anything but signs of life has changed.
 
         Args:
             run: as run.json tells it.
             folders: of the ranks.
             places: where they stand.
+            notes: what their nodes say: of these no file is opened.
         """
         now_s = time.monotonic()
-        if now_s < self._next_s or (run.status != "running" and self._known.keys() >= folders.keys()):
+        if now_s < self._next_s or self._looked == run.status != "running":
             return False
         self._next_s, before = now_s + EVERY_S, self._sign()
-        ranks = [*folders]
-        for rank in (ranks * 2)[self._at : self._at + min(AT_ONCE, len(ranks))]:
+        self._known |= {rank: Life(seen=note.seen, life=note.life) for rank, note in notes.items()}
+        ranks = [rank for rank in folders if rank not in notes]
+        self._at = self._at if self._at < len(ranks) else 0
+        for rank in ranks[self._at : self._at + AT_ONCE]:
             path = folders[rank] / WHEREABOUTS_FILE
             seen = read_whereabouts(folders[rank]) if path.is_file() and not path.is_symlink() else None
             if seen is not None:
                 self._known[rank] = Life(seen=seen, life=liveness(seen))
-        self._at = (self._at + AT_ONCE) % max(1, len(ranks))
+        self._at += AT_ONCE
+        self._looked = run.status if self._at >= len(ranks) else self._looked
         self._known = {rank: known for rank, known in self._known.items() if rank in folders}
+        if not self._judges:
+            return False
         newest_ns = max((known.seen.last_ns for known in self._known.values()), default=0)
         if newest_ns != self._newest_ns:
             self._newest_ns, self._newest_s = newest_ns, now_s
@@ -100,6 +113,10 @@ class Lives:
     def seen(self, rank: int) -> Whereabouts | None:
         """Return where a rank was last."""
         return self._known[rank].seen if rank in self._known else None
+
+    def life_of(self, rank: int) -> Liveness:
+        """Return whether the process of a rank lives."""
+        return self._known[rank].life if rank in self._known else "unknown"
 
     def said(self, rank: int) -> str:
         """Return what became of a rank that does not go on; empty where it does, or came to its end."""

@@ -143,9 +143,16 @@ def _texts(run: FollowedRun, findings: Findings, diagnosis: Diagnosis) -> Iterab
     yield "curves", template.curves(pictures(records, diagnosis.findings))  # pyright: ignore
     grid = ranks_of(run.states(), diagnosis) if run.n_ranks > 1 else None
     yield "ranks", template.ranks(grid, _pace(run))  # pyright: ignore
-    yield "steps", template.steps(*_table(run.course.latest()), len(run.ranks))  # pyright: ignore
+    yield "steps", template.steps(*_table(run.course.latest()), _of_ranks(run))  # pyright: ignore
     yield "sites", template.sites(*_sites(findings.sites or (), run))  # pyright: ignore
     yield "facts", template.facts(in_a_line(run.run), run_facts(run.run), report.remarks)  # pyright: ignore
+
+
+def _of_ranks(run: FollowedRun) -> str:
+    """Say of which ranks curves and steps are the mean or the worst; empty for one."""
+    if run.n_read < 2:
+        return ""
+    return f"{run.n_read:,} ranks" if run.n_drawn >= run.n_read else f"{run.n_drawn:,} of {run.n_read:,} ranks"
 
 
 def _important(diagnosis: Diagnosis) -> list[Finding]:
