@@ -256,7 +256,7 @@ def test_the_page_lists_what_tells_something_in_a_large_job():
     view = ranks_of(states_of(recorded, diagnosis), diagnosis)
 
     assert view is not None
-    assert view.title == "64 of 512 ranks: 200 named, bad, lost or behind"
+    assert view.title == "64 of 512 ranks: 200 named, bad, lost, behind or away"
     assert view.lines[0].rank == 100
 
 

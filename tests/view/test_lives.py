@@ -9,6 +9,8 @@ import pytest
 from asking import Asking, alive, killed, training
 
 from hypocenter.diagnose.evidence import Evidence
+from hypocenter.nouns import Attempt, Place, StepRecord
+from hypocenter.record.place_file import write_place
 from hypocenter.record.whereabouts import ENDED, RAISED
 from hypocenter.session.evidence_file import write_evidence
 from hypocenter.view import lives
@@ -69,3 +71,50 @@ def test_ranks_that_live_or_came_to_their_end_are_not_lost(tmp_path: Path, monke
     assert followed.lives.findings == []
     assert [state.says for state in followed.states() if state.is_lost] == []
     assert followed.is_running
+
+
+def test_ranks_that_an_elastic_job_goes_on_without_are_away_and_a_host_that_was_replaced_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, serve: Serve
+) -> None:
+    """Eight ranks became six: none of the other two is silent, lost or behind."""
+    monkeypatch.setattr(lives, "EVERY_S", 0.0)
+    run = training(tmp_path / "run", ranks=8)
+    run.go(3)
+    for rank in range(8):
+        killed(run.path, rank, 8)
+        write_place(run.path, Place(rank=rank, world_size=8, host="a"), Attempt(host="a", pid=rank))
+    for rank in range(6):
+        alive(run.path, rank, 6, attempt=1)
+        host = "b" if rank == 5 else "a"
+        write_place(run.path, Place(rank=rank, world_size=6, host=host), Attempt(host=host, pid=rank + 8, number=1))
+        for step in range(3, 9):
+            run.writers[rank].write([], StepRecord(step=step, loss=1.0))
+    followed = FollowedRun(run.path)
+    for _ in range(3):
+        followed.look()
+    ranks = serve(tmp_path, diagnoses=False).enter().part(run.path, "ranks", "rank 5 moved from a to b")
+
+    assert followed.lives.findings == []
+    assert {state.rank for state in followed.states() if state.is_away} == {6, 7}
+    assert not any(state.is_lost for state in followed.states())
+    assert ranks.count('class="away') == 2
+    assert "last steps from" not in ranks
+
+
+def test_a_rank_that_came_back_later_is_no_more_of_the_earlier_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Six became eight again: all are there, and one that has not started yet is waited for, not accused."""
+    monkeypatch.setattr(lives, "EVERY_S", 0.0)
+    run = training(tmp_path / "run", ranks=8)
+    run.go(3)
+    for rank in range(8):
+        killed(run.path, rank, 8)
+    for rank in range(7):
+        alive(run.path, rank, 8, attempt=1, phase="starting")
+    followed = FollowedRun(run.path)
+    for _ in range(3):
+        followed.look()
+
+    assert [state.rank for state in followed.states() if state.is_away or state.is_lost] == []
+    assert followed.lives.findings == []

@@ -14,9 +14,9 @@ from hypocenter.report import wording
 from hypocenter.report.rank_states import RANK_LOST, RankState
 
 MOST_CELLS = 64  # what is still read at a glance; more ranks share cells
-Mark = Literal["origin", "named", "bad", "lost", "behind", "healthy"]
+Mark = Literal["origin", "named", "bad", "lost", "behind", "away", "healthy"]
 PER_ROW = 8  # cells side by side where no axis says how many: GPUs of one host, as most have them
-WORST_FIRST: tuple[Mark, ...] = ("origin", "lost", "named", "bad", "behind", "healthy")
+WORST_FIRST: tuple[Mark, ...] = ("origin", "lost", "named", "bad", "behind", "away", "healthy")
 
 _Item = TypeVar("_Item")
 _BLOCKS, _ROWS, _COLUMNS = ("pp",), ("dp",), ("cp", "tp")  # ep cuts across dp: its ranks have places of their own here
@@ -101,6 +101,8 @@ def named_ranks(diagnosis: Diagnosis) -> tuple[int | None, frozenset[int]]:
 
 def mark_of(state: RankState, origin: int | None, named: frozenset[int]) -> Mark:
     """Return the mark that the diagnosis gives a rank."""
+    if state.is_away:
+        return "away"
     if state.rank == origin:
         return "origin"
     if state.is_lost:

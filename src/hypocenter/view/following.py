@@ -143,6 +143,15 @@ class FollowedRun:
         self.version += is_new
         return is_new
 
+    def moved(self) -> dict[tuple[str, str], list[int]]:
+        """Return the ranks that an earlier attempt had on another host, by both hosts."""
+        found: dict[tuple[str, str], list[int]] = {}
+        for rank, place in sorted(self.places.items()):
+            hosts = [*dict.fromkeys(attempt.host for attempt in place.attempts if attempt.host)]
+            if len(hosts) > 1:
+                found.setdefault((hosts[-2], hosts[-1]), []).append(rank)
+        return found
+
     def records(self) -> list[tuple[int, StepRecord]]:
         """Return the records that curves are drawn from: those of few ranks each, else those of the job as rank 0."""
         if 1 < len(self.lanes) <= LANES and len(self.lanes) == len(self.ranks):
@@ -151,13 +160,14 @@ class FollowedRun:
 
     def states(self) -> list[RankState]:
         """Return the state of every rank that left a folder."""
+        away = self.lives.away
         return [
             RankState(
                 rank=rank, coords=self.places[rank].coords if rank in self.places else Place().coords,
                 host=self.places[rank].host if rank in self.places else "",
                 device=self.places[rank].device if rank in self.places else "", first_bad_step=now.first_bad_step,
                 last_step=now.last.step if now.last else None, is_recorded=True, is_lost=bool(self.lives.said(rank)),
-                is_behind=rank in self._behind, says=self.lives.said(rank),
+                is_behind=rank in self._behind, is_away=rank in away, says=self.lives.said(rank),
             )
             for rank, now in sorted(self.ranks.items())
         ]  # fmt: skip

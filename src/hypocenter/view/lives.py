@@ -128,10 +128,18 @@ class Lives:
         word = "gone" if end.how == "silent" and self._known[rank].life == "gone" else ""
         return f"gone since {when}" if word else _SHOWN[end.how].format(what=what, when=when)
 
+    @property
+    def away(self) -> frozenset[int]:
+        """The ranks that the latest attempt of an elastic job has no more."""
+        latest = max((known.seen.attempt for known in self._known.values()), default=0)
+        here = [known.seen for known in self._known.values() if known.seen.attempt == latest]
+        size = max((seen.world_size for seen in here), default=0)
+        return frozenset(r for r, known in self._known.items() if r >= size and known.seen.attempt < latest)
+
     def _sign(self) -> object:
         first = min(self._known, default=-1)
         phase = self._known[first].seen.phase if first >= 0 else ""
-        return {rank: end.how for rank, end in self._ends.items()}, self.life, phase
+        return {rank: end.how for rank, end in self._ends.items()}, self.life, phase, self.away
 
 
 def _short(finding: Finding) -> tuple[object, ...]:

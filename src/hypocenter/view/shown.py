@@ -20,6 +20,7 @@ from hypocenter.report.page.details import details_of
 from hypocenter.report.page.document import shell
 from hypocenter.report.page.ranks import ranks_of
 from hypocenter.report.page.run_facts import in_a_line, run_facts
+from hypocenter.report.rank_grid import ranks_in_words
 from hypocenter.report.sites import SiteLine
 from hypocenter.report.sites import is_bad as is_bad_site
 from hypocenter.view import page
@@ -28,7 +29,7 @@ from hypocenter.view.following import FollowedRun
 
 PARTS = ("status", "finding", "curves", "ranks", "steps", "sites", "facts")
 MOST_SITES = 40  # of the table
-_MOST_CARDS = 10
+_MOST_CARDS, _MOST_MOVES = 10, 8
 _UNKNOWN = Diagnosis(status="cannot-tell")
 
 
@@ -247,12 +248,19 @@ def _says(record: StepRecord) -> str:
 
 
 def _pace(run: FollowedRun) -> str:
-    """Say how far apart the ranks are; empty when all are at the same step."""
-    lasts = [now.last.step for now in run.ranks.values() if now.last is not None]
-    if not lasts or min(lasts) == max(lasts):
-        return ""
-    behind = min(run.ranks.items(), key=lambda one: one[1].last.step if one[1].last else 1 << 62)[0]
-    return f"last steps from {min(lasts):,} (rank {behind}) to {max(lasts):,}"
+    """Say how far apart the ranks are, and which were put on other hosts; empty when there is nothing to say."""
+    away = run.lives.away
+    lasts = {rank: now.last.step for rank, now in run.ranks.items() if now.last is not None and rank not in away}
+    said: list[str] = []
+    if lasts and min(lasts.values()) != max(lasts.values()):
+        behind = min(lasts, key=lambda rank: lasts[rank])
+        said.append(f"last steps from {lasts[behind]:,} (rank {behind}) to {max(lasts.values()):,}")
+    moved = [
+        f"{ranks_in_words(ranks)} moved from {wording.clean(before, 40)} to {wording.clean(now, 40)}"
+        for (before, now), ranks in run.moved().items()
+    ]
+    left = len(moved) - _MOST_MOVES
+    return "; ".join([*said, *moved[:_MOST_MOVES], *([f"{left:,} more hosts were replaced"] if left > 0 else [])])
 
 
 def since(started: str) -> str:

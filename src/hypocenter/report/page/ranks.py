@@ -30,13 +30,14 @@ _MEANING = {
     "bad": "went bad",
     "lost": "lost",
     "behind": "behind the others",
+    "away": "away: the job goes on without it",
     "healthy": "nothing wrong",
 }
 _LEGEND = {
     **{mark: _MEANING[mark] for mark in ("origin", "named")},
     "bad": "bad from the first bad step on",
     "later": "bad later",
-    **{mark: _MEANING[mark] for mark in ("lost", "behind", "healthy")},
+    **{mark: _MEANING[mark] for mark in ("lost", "behind", "away", "healthy")},
 }
 
 
@@ -138,7 +139,7 @@ def _lines(states: Sequence[RankState], marks: Mapping[int, Mark]) -> tuple[tupl
             (pair for pair in marked if pair[0] != "healthy"), key=lambda p: (WORST_FIRST.index(p[0]), p[1].rank)
         )
         marked = telling[:MOST_LINES]
-        title = f"{len(marked):,} of {len(states):,} ranks: {len(telling):,} named, bad, lost or behind"
+        title = f"{len(marked):,} of {len(states):,} ranks: {len(telling):,} named, bad, lost, behind or away"
     return tuple(
         LineView(
             mark=mark,
