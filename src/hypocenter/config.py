@@ -68,6 +68,7 @@ class Config:
     audit: str = "auto"  # steps that are done again to see whether the gradients are those of their micro-batches
     relations: str = "auto"  # steps at which what must not matter is changed in replays of a micro-batch
     agree: bool = True  # ranks tell each other that a step failed, over a side group of their own
+    node_files: bool = True  # of 64 ranks and more: a process beside each node's first rank tells `view` where they are
     agree_timeout_s: float = 10.0  # longest that one rank waits for the others in that; then it goes on alone
     save_batches: int = 0  # of this many first steps the integer inputs are kept whole, for the checklist
     keep_mb: int = 2048  # most memory that kept inputs of one step may pin

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 _LOCAL_RANK = ("LOCAL_RANK", "SLURM_LOCALID", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "PMI_LOCAL_RANK")
+_RANKS_OF_NODE = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
 _NAMES = (
     ("CROSS_RANK", "deepspeed"),  # set by deepspeed.launcher.launch beside torchrun's variables
     ("ACCELERATE_MIXED_PRECISION", "accelerate"),
@@ -67,6 +68,12 @@ def local_rank(environ: Mapping[str, str] = os.environ) -> int | None:
     if launcher(environ) == "torchrun":  # srun's SLURM_LOCALID is that of the agent
         return _number(environ, "LOCAL_RANK")
     return next((n for name in _LOCAL_RANK if (n := _number(environ, name)) is not None), None)
+
+
+def ranks_of_node(environ: Mapping[str, str] = os.environ) -> int:
+    """Return how many processes the launcher has put on this machine; 1 where it does not say."""
+    names = (*_RANKS_OF_NODE, *(["SLURM_NTASKS_PER_NODE"] if launcher(environ) == "srun" else []))
+    return next((n for name in names if (n := _number(environ, name))), 1)
 
 
 def attempt(environ: Mapping[str, str] = os.environ) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import math
+import re
 
 import pytest
 from report_fakes import FINDINGS, OVERFLOW, FakeRecording, Job, planted
@@ -254,7 +256,7 @@ def test_the_page_lists_what_tells_something_in_a_large_job():
     view = ranks_of(states_of(recorded, diagnosis), diagnosis)
 
     assert view is not None
-    assert view.title == "64 of 512 ranks: 200 named, bad or lost"
+    assert view.title == "64 of 512 ranks: 200 named, bad, lost, behind or away"
     assert view.lines[0].rank == 100
 
 
@@ -264,3 +266,29 @@ def test_the_page_of_4096_ranks_stays_small():
     page = html.render(recorded, blaming(9))
 
     assert len(page) < 250_000
+
+
+def test_every_rank_of_a_large_job_has_a_square_where_it_stands():
+    recorded = job(tp=8, dp=160, pp=8, bad={1000: 2}, lost=(77,))
+    recorded.places[1] = replace(recorded.places[1], groups={"tp": (*range(72, 80),), "dp": (*range(5, 1280, 8),)})
+    recorded.places[3] = replace(recorded.places[3], groups={"pp": (*range(77, 10240, 1280),)})
+    view = ranks_of(states_of(recorded, blaming(1000)), blaming(1000))
+
+    assert view is not None
+    assert view.map is not None
+    svg = str(view.map)
+    sides = [int(wide) for wide in re.findall(r"h(\d+)v7h-", svg)]
+    assert sum(sides) // 7 == 10240 + 2  # squares side by side are one rectangle; two have a tip as well
+    assert svg.count("<title>") == 2
+    assert "rank 1000, " in svg
+    assert "left no recording" in svg
+    assert [f">pp {n}<" in svg for n in (0, 7, 8)] == [True, True, False]
+    assert len(gzip.compress(svg.encode(), 4)) < 8 << 10
+    assert [mark for mark, _ in view.marks] == ["origin", "lost", "healthy"]
+
+
+def test_few_ranks_have_cells_and_no_squares():
+    view = ranks_of(states_of(job(dp=MOST_CELLS), FINDINGS), FINDINGS)
+
+    assert view is not None
+    assert view.map is None

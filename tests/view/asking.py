@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import http.client
 import json
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +16,8 @@ import pytest
 
 from hypocenter.nouns import StepRecord
 from hypocenter.record.run_file import finish_run, start_run
+from hypocenter.record.whereabouts import PHASES, SLOT_CALL, WherePhase
+from hypocenter.record.whereabouts_file import WhereaboutsFile
 from hypocenter.record.writer import Writer
 from hypocenter.view.runs import name_of
 from hypocenter.view.serving import Server
@@ -100,3 +104,30 @@ def until(ask: Callable[[], str], holds: str, within_s: float = 90.0) -> str:
 def training(path: Path, ranks: int = 1) -> Training:
     start_run(path, ["python", "train.py"], {"level": "sentinel"}, ranks, {"hypocenter": "0"})
     return Training(path, [Writer(path, rank=rank, warn=pytest.fail) for rank in range(ranks)])
+
+
+def alive(
+    run: Path, rank: int, world_size: int, step: int = 3, phase: WherePhase = "backward", **more: int
+) -> WhereaboutsFile:
+    """The file of a rank that this process is."""
+    file = WhereaboutsFile(run / f"rank-{rank:05d}", rank=rank, world_size=world_size, **more)
+    now = time.monotonic_ns(), time.time_ns()
+    file.slot((*now, step, 0, PHASES.index(phase), 0), SLOT_CALL.pack(0, 0, 0, 0, b"", b"", b"", b"", b""))
+    file.beat()
+    return file
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from asking import alive
+alive(Path(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]), int(sys.argv[5]))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def killed(run: Path, rank: int, world_size: int, step: int = 3) -> None:
+    """Leave the file of a rank whose process is gone without a word."""
+    words = [str(Path(__file__).parent), str(run), str(rank), str(world_size), str(step)]
+    subprocess.run([sys.executable, "-c", KILLED, *words], check=False)

@@ -43,6 +43,7 @@ HELP: dict[str, str] = {
     "audit": "Steps that are done again to see whether each gradient is that of its micro-batches; alone: all.",
     "relations": "Steps at which what must not matter (samples, later tokens, padding, labels) is changed in replays.",
     "agree": "Ranks tell each other over a side group that a step has failed.",
+    "node_files": "Of 64 ranks and more a process beside each node's first rank tells `view` where its ranks are.",
     "agree_timeout_s": "Longest wait, in seconds, of one rank for the others in that.",
     "save_batches": "Keep the integer inputs of this many first steps whole, and which tokens the loss asks for.",
     "keep_mb": "Most memory, in MiB, that kept inputs of one step may pin.",

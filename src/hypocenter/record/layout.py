@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import time
@@ -21,6 +22,7 @@ DIAGNOSIS_FILE = "diagnosis.json"
 EVIDENCE_FILE = "evidence.json"
 RUNS_FOLDER = "runs"
 KEPT_FOLDER = "kept"  # empty files that name steps which stay whole: see islands.py
+NODES_FOLDER = "nodes"  # a file for each node of a large job: see node_file.py
 MARK_FOLDER = ".job"  # names the job whose tasks share the directory; holds a file for each task that has ended
 REFUSED_FILE = ".refused"  # why the program was not allowed to train: what it was to impose does not fit it
 CHANGES_FILE = "changes.jsonl"  # what processes noted of `Config.change`: [change, what] a line
@@ -67,10 +69,11 @@ def journal_path(stream: Path) -> Path:
 def rank_directories(run: Path) -> dict[int, Path]:
     """Return the rank folders that exist, by rank, in rising order."""
     found: dict[int, Path] = {}
-    for path in run.iterdir():
-        match = _RANK_FOLDER.fullmatch(path.name)
-        if match and path.is_dir():
-            found[int(match[1])] = path
+    with os.scandir(run) as entries:  # which knows what is a folder without asking again
+        for entry in entries:
+            match = _RANK_FOLDER.fullmatch(entry.name)
+            if match and entry.is_dir():
+                found[int(match[1])] = run / entry.name
     return dict(sorted(found.items()))
 
 
@@ -168,7 +171,7 @@ def remove_recording(path: Path) -> None:
     """Remove what a recording consists of, and nothing else. Raises OSError."""
     for name in (RUN_FILE, DIAGNOSIS_FILE):
         (path / name).unlink(missing_ok=True)
-    for name in (MARK_FOLDER, KEPT_FOLDER):
+    for name in (MARK_FOLDER, KEPT_FOLDER, NODES_FOLDER):
         if not (path / name).is_symlink():
             shutil.rmtree(path / name, ignore_errors=True)
     for folder in rank_directories(path).values():

@@ -14,9 +14,9 @@ from hypocenter.report import wording
 from hypocenter.report.rank_states import RANK_LOST, RankState
 
 MOST_CELLS = 64  # what is still read at a glance; more ranks share cells
-Mark = Literal["origin", "named", "bad", "lost", "healthy"]
+Mark = Literal["origin", "named", "bad", "lost", "behind", "away", "healthy"]
 PER_ROW = 8  # cells side by side where no axis says how many: GPUs of one host, as most have them
-WORST_FIRST: tuple[Mark, ...] = ("origin", "lost", "named", "bad", "healthy")
+WORST_FIRST: tuple[Mark, ...] = ("origin", "lost", "named", "bad", "behind", "away", "healthy")
 
 _Item = TypeVar("_Item")
 _BLOCKS, _ROWS, _COLUMNS = ("pp",), ("dp",), ("cp", "tp")  # ep cuts across dp: its ranks have places of their own here
@@ -101,13 +101,17 @@ def named_ranks(diagnosis: Diagnosis) -> tuple[int | None, frozenset[int]]:
 
 def mark_of(state: RankState, origin: int | None, named: frozenset[int]) -> Mark:
     """Return the mark that the diagnosis gives a rank."""
+    if state.is_away:
+        return "away"
     if state.rank == origin:
         return "origin"
     if state.is_lost:
         return "lost"
     if state.rank in named:
         return "named"
-    return "healthy" if state.first_bad_step is None else "bad"
+    if state.first_bad_step is not None:
+        return "bad"
+    return "behind" if state.is_behind else "healthy"
 
 
 def ranks_in_words(ranks: Sequence[int]) -> str:
@@ -134,7 +138,7 @@ def details(cell: Cell) -> tuple[str, ...]:
     if others:
         return tuple(_of_several(cell))
     place = " ".join(filter(None, (wording.clean(state.host), wording.clean(state.device))))
-    lines = [f"rank {state.rank}", wording.coords(state.coords), place, when_bad(state), when_last(state)]
+    lines = [f"rank {state.rank}", wording.coords(state.coords), place, when_bad(state), when_last(state), state.says]
     return tuple(filter(None, lines))
 
 
@@ -182,6 +186,26 @@ def _about(states: Sequence[RankState], origin: int | None) -> str:
     return "; ".join(parts)
 
 
+def places_of(states: Sequence[RankState]) -> dict[str, dict[str, dict[str, RankState]]]:
+    """Return all ranks by block, row and column: by what is told of their places, in order, else by host."""
+    axes, placed = _axes(states)
+    blocks, rows, columns = ([axis for axis in of if axis in axes] for of in (_BLOCKS, _ROWS, _COLUMNS))
+    names = {value: _named(columns, columns, value) for value in _values(placed, columns)}
+    found = {
+        _named(blocks, blocks, block): {
+            _named(rows, rows, row): {names[column]: one for column, (one, *_) in _by(in_row, columns).items()}
+            for row, in_row in _by(inside, rows).items()
+        }
+        for block, inside in _by(placed, blocks).items()
+    }
+    known = {state.rank for state in placed}
+    for state in states:
+        if state.rank not in known:
+            row = found.setdefault("place unknown" if known else "", {}).setdefault(wording.clean(state.host), {})
+            row[str(len(row))] = state
+    return found
+
+
 def _laid_out(states: Sequence[RankState], cell: Callable[..., Cell]) -> tuple[tuple[Block, ...], tuple[str, ...]]:
     axes, placed = _axes(states)
     kept, merged = list(axes), list[str]()
@@ -195,8 +219,7 @@ def _laid_out(states: Sequence[RankState], cell: Callable[..., Cell]) -> tuple[t
         return _by_host(states, "", cell)
     block_axes = [axis for axis in _BLOCKS if axis in kept and len(kept) > 1]  # alone it is a row like another
     blocks: list[Block] = []
-    for value in _values(placed, block_axes):
-        inside = [s for s in placed if _key(s.coords, block_axes) == value]
+    for value, inside in _by(placed, block_axes).items():
         blocks.append(_block(inside, kept, _named(block_axes, kept, value), cell))
     remarks = [f"each cell is all ranks along {' and '.join(merged)}"] if merged else []
     if len(placed) < len(states):
@@ -211,12 +234,8 @@ def _block(states: Sequence[RankState], kept: Sequence[str], title: str, cell: C
     if len(kept) == 1 and not column_axes:
         row_axes = list(kept)
     if not column_axes:  # one after the other, several in a row
-        rows = [
-            (_span(some, row_axes), tuple(cell(group) for group in some))
-            for some in _chunks(
-                [[s for s in states if _key(s.coords, row_axes) == v] for v in _values(states, row_axes)]
-            )
-        ]
+        groups = [*_by(states, row_axes).values()]
+        rows = [(_span(some, row_axes), tuple(cell(group) for group in some)) for some in _chunks(groups)]
         return _wrapped(title, rows)
     columns = _values(states, column_axes)
     members: dict[tuple[tuple[int, ...], tuple[int, ...]], list[RankState]] = {}
@@ -295,7 +314,15 @@ def _axes(states: Sequence[RankState]) -> tuple[list[str], Sequence[RankState]]:
 
 
 def _key(coords: Coords, axes: Sequence[str]) -> tuple[int, ...]:
-    return tuple(getattr(coords, axis) for axis in axes)
+    return tuple([getattr(coords, axis) for axis in axes])
+
+
+def _by(states: Sequence[RankState], axes: Sequence[str]) -> dict[tuple[int, ...], list[RankState]]:
+    """Return the ranks of each place along these axes, in order."""
+    found: dict[tuple[int, ...], list[RankState]] = {}
+    for state in states:
+        found.setdefault(_key(state.coords, axes), []).append(state)
+    return dict(sorted(found.items()))
 
 
 def _values(states: Sequence[RankState], axes: Sequence[str]) -> list[tuple[int, ...]]:

@@ -29,6 +29,9 @@ class RankState:
     last_step: int | None  # completed
     is_recorded: bool  # it left a folder
     is_lost: bool  # it left none, or the diagnosis says that it died or is missing
+    is_behind: bool = False  # the others are steps ahead
+    is_away: bool = False  # the job was started again without it
+    says: str = ""  # what became of it, of a job that is followed: `silent since 12:30:01`
 
 
 def rank_states(recorded: RecordedRun, diagnosis: Diagnosis) -> tuple[RankState, ...]:

@@ -16,9 +16,13 @@ from hypocenter.report.rank_grid import Cell, Mark, RankGrid, mark_of, named_ran
 from hypocenter.report.rank_states import RankState, rank_states, ranks_of_job
 
 MOST_ON_A_GRID = 64  # of a grid on a screen; a larger job has `show --ranks` and the page
-_STYLE: dict[Mark, str] = {"origin": "bold red", "named": "red", "bad": "yellow", "lost": "bold magenta", "healthy": ""}
+_STYLE: dict[Mark, str] = {
+    "origin": "bold red", "named": "red", "bad": "yellow", "lost": "bold magenta", "behind": "cyan",
+    "away": "dim", "healthy": "",
+}  # fmt: skip
 _SAYS: dict[Mark, str] = {
-    "origin": "it began here", "named": "named by a finding", "bad": "bad", "lost": "lost", "healthy": "",
+    "origin": "it began here", "named": "named by a finding", "bad": "bad", "lost": "lost",
+    "behind": "behind the others", "away": "away", "healthy": "",
 }  # fmt: skip
 
 

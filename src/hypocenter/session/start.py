@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from hypocenter.config import Config, from_json
+from hypocenter.session.beside_node import follow_node
 from hypocenter.session.handle import Handle, begin
 from hypocenter.session.rank import rank_and_world_size
 from hypocenter.session.recording import Session
@@ -33,6 +34,7 @@ def watch(
         return Handle(_current[-1], _current, owns=False, rank=rank_and_world_size)
     config = watch_options(options)
     session = Session(config, run_directory(config, *rank_and_world_size()), owns_run=True, command=tuple(sys.argv))
+    follow_node(config, session.directory, session.warn)
     if model is not None:
         session.names.add_root(model)
     handle = Handle(session, _current, rank=rank_and_world_size)
@@ -46,7 +48,9 @@ def start_from_env() -> None:
     directory, options = os.environ.get("HYPOCENTER_RUN"), os.environ.get("HYPOCENTER_CONFIG")
     if not directory or _current:
         return
-    begin(Session(from_json(options) if options else Config(), Path(directory), owns_run=False), _current)
+    session = Session(from_json(options) if options else Config(), Path(directory), owns_run=False)
+    begin(session, _current)
+    follow_node(session.config, session.directory, session.warn)
 
 
 def probe(value: T, label: str) -> T:

@@ -18,17 +18,19 @@ from typing import Any
 
 import msgspec
 
+from hypocenter.diagnose import deaths
 from hypocenter.diagnose.evidence import Evidence
 from hypocenter.diagnose.fold import fold
-from hypocenter.diagnose.judged_evidence import JudgedEvidence, load
+from hypocenter.diagnose.judged_evidence import JudgedEvidence, RunEvidence, load
 from hypocenter.diagnose.records import Records
-from hypocenter.nouns import Diagnosis
+from hypocenter.nouns import Diagnosis, Finding, replace
 from hypocenter.record.layout import DIAGNOSIS_FILE, EVIDENCE_FILE, RUN_FILE
 from hypocenter.record.tail import read_regular
 from hypocenter.report.sites import SiteLine
 from hypocenter.view.following import FollowedRun
 
 MOST_RECORDED_BYTES = 256 << 20  # a larger recording is diagnosed by `hypocenter check`, where its memory is one's own
+MOST_RANKS = 2048  # nor are more folders looked through
 MOST_ANSWER_BYTES = 64 << 20
 _PAUSE_FACTOR, _LEAST_PAUSE_S = 20.0, 10.0  # a diagnosis that took a second is made again after 20
 _CHILD_S = 300.0
@@ -58,6 +60,7 @@ class Findings:
         self.sites: tuple[SiteLine, ...] | None = None  # None: no child process has looked yet
         self.why_not = ""
         self._pieces: list[JudgedEvidence] = []
+        self._ends: list[Finding] = []  # what the ranks' ends say
         self._read: set[Path] = set()
         self._folders_ns: dict[int, int] = {}
         self._file_ns = self._evidence_ns = 0
@@ -72,7 +75,7 @@ class Findings:
         Args:
             diagnoses: whether a child process may make one.
         """
-        is_new = self._look_at_evidence()
+        is_new = self._look_at_evidence() | self._look_at_ends()
         if is_new:
             self._from_evidence()
         is_new |= self._look_at_file()
@@ -88,12 +91,9 @@ class Findings:
     def _look_at_evidence(self) -> bool:
         new: list[tuple[int, Path]] = []
         for rank, folder in self._run.folders.items():
-            bundles = folder / "bundles"
-            try:
-                changed_ns = bundles.stat().st_mtime_ns
-            except OSError:
-                continue
-            if changed_ns == self._folders_ns.get(rank):
+            bundles, note = folder / "bundles", self._run.notes.get(rank)
+            changed_ns = modified_ns(bundles) if note is None else note.evidence_ns
+            if changed_ns in (0, self._folders_ns.get(rank)):
                 continue
             found = [p for p in sorted(bundles.glob(f"*/{EVIDENCE_FILE}")) if _is_inside(p, self._run.directory)]
             new += [(rank, path) for path in found if path not in self._read]
@@ -106,19 +106,32 @@ class Findings:
         self.evidence |= {p.finding.bundle: p.evidence for p in self._pieces if p.finding.bundle}
         return bool(new)
 
+    def _look_at_ends(self) -> bool:
+        """Ask what became of the ranks; return whether that is another thing than before."""
+        found, before = self._run.lives.findings, self._ends
+        self._ends = found
+        return [(f.code, f.rank, f.title) for f in found] != [(f.code, f.rank, f.title) for f in before]
+
     def _from_evidence(self) -> None:
         """Make a diagnosis of the failures alone: what the rules would add comes with the whole one."""
         self._pieces.sort(key=lambda piece: (piece.finding.step, not piece.is_located, piece.finding.rank))
         known = self._run.course.last_step + 1
-        folded = fold(self._pieces, [], Records({}))
+        evidence, dead = deaths.apart(RunEvidence(found=tuple(self._pieces)))
+        found = deaths.explained(self._ends, dead)
+        folded = fold(evidence.found, [f for f in found if f.code != deaths.CODE], Records({}))
+        folded = deaths.with_deaths(folded, [f for f in found if f.code == deaths.CODE])
         has_any = any(f.finding.severity != "note" for f in folded)
         self.diagnosis = Diagnosis(
             run=self._run.run.name, status="findings" if has_any else "cannot-tell",
-            findings=tuple(f.finding for f in folded), why=("it is judged by the evidence of its failures alone",),
-            n_steps=known, n_ranks=self._run.n_ranks,
+            findings=tuple(self._placed(f.finding) for f in folded), n_steps=known, n_ranks=self._run.n_ranks,
+            why=("it is judged by the evidence of its failures alone",),
         )  # fmt: skip
         self._of_version = -1
         self._next_s = 0.0  # a whole one is wanted soon
+
+    def _placed(self, finding: Finding) -> Finding:
+        place = self._run.places.get(finding.rank)
+        return finding if place is None else replace(finding, coords=place.coords)
 
     def _look_at_file(self) -> bool:
         """Read diagnosis.json, which `hypocenter run` and `check` write; return whether it is new."""
@@ -147,6 +160,9 @@ class Findings:
         is_due = known < self._run.version and now_s >= self._next_s
         if self._child is not None or not is_due or self._run.course.last_step < 0:
             return
+        if self._run.n_ranks > MOST_RANKS:
+            self.why_not, self._next_s = f"it has {self._run.n_ranks:,} ranks, more than are read here", now_s + 600
+            return
         if holds_links(self._run.directory):
             self.why_not, self._next_s = "it holds links, which are not followed here", now_s + 600
             return
@@ -164,8 +180,9 @@ class Findings:
             data = in_child("diagnose", str(self._run.directory))
             told = msgspec.msgpack.decode(data, type=Told)
             found, self.sites = told.diagnosis, told.sites
-            n_evidence = sum(1 for finding in found.findings if finding.bundle)
-            if n_evidence or not self._pieces or not self._run.is_running:
+            codes = {finding.code for finding in self._ends}
+            is_later = any(finding.bundle or finding.code in codes for finding in found.findings)
+            if is_later or not (self._pieces or self._ends) or not self._run.is_running:
                 self.diagnosis, self._of_version = found, version
             self.why_not = ""
         except Exception as error:

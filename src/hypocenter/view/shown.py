@@ -20,6 +20,7 @@ from hypocenter.report.page.details import details_of
 from hypocenter.report.page.document import shell
 from hypocenter.report.page.ranks import ranks_of
 from hypocenter.report.page.run_facts import in_a_line, run_facts
+from hypocenter.report.rank_grid import ranks_in_words
 from hypocenter.report.sites import SiteLine
 from hypocenter.report.sites import is_bad as is_bad_site
 from hypocenter.view import page
@@ -28,7 +29,7 @@ from hypocenter.view.following import FollowedRun
 
 PARTS = ("status", "finding", "curves", "ranks", "steps", "sites", "facts")
 MOST_SITES = 40  # of the table
-_MOST_CARDS = 10
+_MOST_CARDS, _MOST_MOVES = 10, 8
 _UNKNOWN = Diagnosis(status="cannot-tell")
 
 
@@ -143,9 +144,16 @@ def _texts(run: FollowedRun, findings: Findings, diagnosis: Diagnosis) -> Iterab
     yield "curves", template.curves(pictures(records, diagnosis.findings))  # pyright: ignore
     grid = ranks_of(run.states(), diagnosis) if run.n_ranks > 1 else None
     yield "ranks", template.ranks(grid, _pace(run))  # pyright: ignore
-    yield "steps", template.steps(*_table(run.course.latest()), len(run.ranks))  # pyright: ignore
+    yield "steps", template.steps(*_table(run.course.latest()), _of_ranks(run))  # pyright: ignore
     yield "sites", template.sites(*_sites(findings.sites or (), run))  # pyright: ignore
     yield "facts", template.facts(in_a_line(run.run), run_facts(run.run), report.remarks)  # pyright: ignore
+
+
+def _of_ranks(run: FollowedRun) -> str:
+    """Say of which ranks curves and steps are the mean or the worst; empty for one."""
+    if run.n_read < 2:
+        return ""
+    return f"{run.n_read:,} ranks" if run.n_drawn >= run.n_read else f"{run.n_drawn:,} of {run.n_read:,} ranks"
 
 
 def _important(diagnosis: Diagnosis) -> list[Finding]:
@@ -240,12 +248,19 @@ def _says(record: StepRecord) -> str:
 
 
 def _pace(run: FollowedRun) -> str:
-    """Say how far apart the ranks are; empty when all are at the same step."""
-    lasts = [now.last.step for now in run.ranks.values() if now.last is not None]
-    if not lasts or min(lasts) == max(lasts):
-        return ""
-    behind = min(run.ranks.items(), key=lambda one: one[1].last.step if one[1].last else 1 << 62)[0]
-    return f"last steps from {min(lasts):,} (rank {behind}) to {max(lasts):,}"
+    """Say how far apart the ranks are, and which were put on other hosts; empty when there is nothing to say."""
+    away = run.lives.away
+    lasts = {rank: now.last.step for rank, now in run.ranks.items() if now.last is not None and rank not in away}
+    said: list[str] = []
+    if lasts and min(lasts.values()) != max(lasts.values()):
+        behind = min(lasts, key=lambda rank: lasts[rank])
+        said.append(f"last steps from {lasts[behind]:,} (rank {behind}) to {max(lasts.values()):,}")
+    moved = [
+        f"{ranks_in_words(ranks)} moved from {wording.clean(before, 40)} to {wording.clean(now, 40)}"
+        for (before, now), ranks in run.moved().items()
+    ]
+    left = len(moved) - _MOST_MOVES
+    return "; ".join([*said, *moved[:_MOST_MOVES], *([f"{left:,} more hosts were replaced"] if left > 0 else [])])
 
 
 def since(started: str) -> str:

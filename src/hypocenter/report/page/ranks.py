@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+
+from markupsafe import Markup
 
 from hypocenter.nouns import Diagnosis
 from hypocenter.report import wording
-from hypocenter.report.rank_grid import WORST_FIRST, Cell, details, mark_of, named_ranks, rank_grid, ranks_in_words
+from hypocenter.report.page.rank_map import rank_map
+from hypocenter.report.rank_grid import (
+    MOST_CELLS,
+    WORST_FIRST,
+    Cell,
+    Mark,
+    details,
+    mark_of,
+    named_ranks,
+    rank_grid,
+    ranks_in_words,
+)
 from hypocenter.report.rank_states import RankState
 
 MOST_LINES = 64  # ranks listed one by one below the grid
@@ -16,13 +29,15 @@ _MEANING = {
     "named": "named by a finding",
     "bad": "went bad",
     "lost": "lost",
+    "behind": "behind the others",
+    "away": "away: the job goes on without it",
     "healthy": "nothing wrong",
 }
 _LEGEND = {
     **{mark: _MEANING[mark] for mark in ("origin", "named")},
     "bad": "bad from the first bad step on",
     "later": "bad later",
-    **{mark: _MEANING[mark] for mark in ("lost", "healthy")},
+    **{mark: _MEANING[mark] for mark in ("lost", "behind", "away", "healthy")},
 }
 
 
@@ -69,6 +84,8 @@ class RanksView:
     remarks: tuple[str, ...]
     lines: tuple[LineView, ...]
     title: str  # of the list
+    map: Markup | None = None  # of more ranks than have a cell of their own
+    marks: tuple[tuple[str, str], ...] = ()  # what its colours mean
 
 
 def ranks_of(states: Sequence[RankState], diagnosis: Diagnosis) -> RanksView | None:
@@ -88,7 +105,9 @@ def ranks_of(states: Sequence[RankState], diagnosis: Diagnosis) -> RanksView | N
         )
         for block in grid.blocks
     )
-    lines, title = _lines(states, diagnosis)
+    origin, named = named_ranks(diagnosis)
+    marks: dict[int, Mark] = {state.rank: mark_of(state, origin, named) for state in states}
+    lines, title = _lines(states, marks)
     used = {mark for block in blocks for _, cells in block.rows for c in cells if c for mark in c.classes.split()}
     return RanksView(
         about=grid.about,
@@ -97,6 +116,8 @@ def ranks_of(states: Sequence[RankState], diagnosis: Diagnosis) -> RanksView | N
         remarks=grid.remarks,
         lines=lines,
         title=title,
+        map=rank_map(states, marks) if len(states) > MOST_CELLS else None,
+        marks=tuple((mark, meaning) for mark, meaning in _MEANING.items() if mark in set(marks.values())),
     )
 
 
@@ -110,16 +131,15 @@ def _cell(cell: Cell | None, first: int | None, column: int, n_columns: int) -> 
     return CellView(classes=" ".join(classes), who=wording.shortened(who, 24), says=says, lines=details(cell))
 
 
-def _lines(states: Sequence[RankState], diagnosis: Diagnosis) -> tuple[tuple[LineView, ...], str]:
-    origin, named = named_ranks(diagnosis)
-    marked = [(mark_of(state, origin, named), state) for state in states]
+def _lines(states: Sequence[RankState], marks: Mapping[int, Mark]) -> tuple[tuple[LineView, ...], str]:
+    marked = [(marks[state.rank], state) for state in states]
     title = f"All {len(states):,} ranks"
     if len(states) > MOST_LINES:
         telling = sorted(
             (pair for pair in marked if pair[0] != "healthy"), key=lambda p: (WORST_FIRST.index(p[0]), p[1].rank)
         )
         marked = telling[:MOST_LINES]
-        title = f"{len(marked):,} of {len(states):,} ranks: {len(telling):,} named, bad or lost"
+        title = f"{len(marked):,} of {len(states):,} ranks: {len(telling):,} named, bad, lost, behind or away"
     return tuple(
         LineView(
             mark=mark,
@@ -129,7 +149,8 @@ def _lines(states: Sequence[RankState], diagnosis: Diagnosis) -> tuple[tuple[Lin
             device=wording.clean(state.device),
             first_bad_step="" if state.first_bad_step is None else str(state.first_bad_step),
             last_step="" if state.last_step is None else str(state.last_step),
-            says="" if mark == "healthy" else ("lost, " if state.is_lost and mark == "origin" else "") + _MEANING[mark],
+            says=state.says
+            or ("" if mark == "healthy" else ("lost, " if state.is_lost and mark == "origin" else "") + _MEANING[mark]),
         )
         for mark, state in marked
     ), title

@@ -1,0 +1,77 @@
+"""The process beside a node: started by the first rank of each node of a large job, never by what is no rank."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hypocenter.config import Config
+from hypocenter.session import beside_node
+
+LARGE = {"RANK": "8", "WORLD_SIZE": "64", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "8", "TORCHELASTIC_RUN_ID": "x"}
+
+
+def started(monkeypatch: pytest.MonkeyPatch, *, fails: bool = False, **more: str) -> list[list[str]]:
+    commands: list[list[str]] = []
+
+    def popen(command: list[str], **_: Any) -> None:
+        if fails:
+            raise OSError("no more processes")
+        commands.append(command[2:])
+
+    for name in [name for name in os.environ if name.startswith(("SLURM_", "OMPI_", "HYPOCENTER_"))]:
+        monkeypatch.delenv(name)
+    for name, value in {**LARGE, **more}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("HYPOCENTER_NODE_FILES", "")  # so that it is put back
+    monkeypatch.delenv("HYPOCENTER_NODE_FILES")
+    monkeypatch.setattr(subprocess, "Popen", popen)
+    beside_node.follow_node(Config(), Path("run"), said.append)
+    return commands
+
+
+said: list[str] = []
+
+
+def test_the_first_rank_of_a_node_starts_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = started(monkeypatch)
+    beside_node.follow_node(Config(), Path("run"), said.append)  # as a compiler would, that this process starts
+
+    assert commands == [["hypocenter.view.node", "run", "8", "8", str(os.getpid())]]
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"LOCAL_RANK": "1", "RANK": "9"},
+        {"WORLD_SIZE": "56"},  # few enough to be read one by one
+        {"LOCAL_WORLD_SIZE": "1"},  # nothing to gather
+    ],
+)
+def test_others_do_not(monkeypatch: pytest.MonkeyPatch, more: dict[str, str]) -> None:
+    assert started(monkeypatch, **more) == []
+
+
+def test_nor_do_workers_of_a_loader(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(multiprocessing, "parent_process", lambda: object())
+
+    assert started(monkeypatch) == []
+
+
+def test_nor_does_a_job_that_is_told_not_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    started(monkeypatch, LOCAL_RANK="1")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("it was started"))
+    beside_node.follow_node(Config(node_files=False), Path("run"), said.append)
+
+
+def test_where_there_are_no_more_processes_it_is_said_and_training_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    said.clear()
+
+    assert started(monkeypatch, fails=True) == []
+    assert said == ["where the ranks of this node are is not written down (OSError: no more processes)"]
