@@ -16,6 +16,8 @@ from hypothesis import settings
 # What tests of many folders share.
 sys.path.insert(0, str(Path(__file__).parent / "processes"))
 
+import warm
+
 # With it Python writes a printed line and its end one after the other, and lines of several ranks become mixed.
 os.environ.pop("PYTHONUNBUFFERED", None)
 
@@ -33,6 +35,12 @@ settings.load_profile("any machine")
 def pytest_addoption(parser: pytest.Parser) -> None:
     """What CI asks for."""
     parser.addoption("--by-day", action="store_true", help="nothing marked `night`, of what is marked `slow` the first")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """One warm Python (tests/processes) for all workers, started by the first that asks."""
+    if not hasattr(config, "workerinput"):
+        warm.share()
 
 
 @pytest.hookimpl(wrapper=True)
