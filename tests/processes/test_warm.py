@@ -17,7 +17,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import warm
-from asking import ask, said
+from warm_client import ask, said
 
 SAYS = """
 import json, os, sys

@@ -29,13 +29,14 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from asking import ask, said
+from warm_client import ask, said
 
-ASKING, SERVER = (Path(__file__).with_name(f"{name}.py") for name in ("asking", "server"))
+CLIENT, SERVER = (Path(__file__).with_name(f"{name}.py") for name in ("warm_client", "server"))
 SOURCE = Path(__file__).resolve().parents[2] / "src"
 HEAVY = {name: (name,) for name in ("accelerate", "deepspeed", "lightning", "megatron_ready")}
 HEAVY["trl"] = ("trl", "trl.trainer.grpo_trainer", "trl.trainer.dpo_trainer", "trl.trainer.sft_trainer", "peft")
 HEAVY["transformers"] = ("transformers", "transformers.modeling_utils")  # by itself it imports next to nothing
+HEAVY["transformers.trainer"] = (*HEAVY["transformers"], "transformers.trainer")  # and what that imports: 1.5 s
 START_S = 120.0  # for the imports, on a machine under load
 SHARED = "WARM_SERVERS"  # the folder with the servers' sockets, for all processes that this one starts
 _held: list[object] = []  # what lives as long as we do
@@ -87,7 +88,7 @@ def run(
 
 def link(path: Path, argv: Sequence[str]) -> Path:
     """Make a program that is this command, with what words it is given, in a fork: for shells and launchers."""
-    words = shlex.join([sys.executable, "-IS", str(ASKING), place_of(_python_of(argv[0])), *argv])
+    words = shlex.join([sys.executable, "-IS", str(CLIENT), place_of(_python_of(argv[0])), *argv])
     path.write_text(f'#!/bin/sh\nexec {words} "$@"\n', encoding="utf-8")
     path.chmod(0o755)
     return path
@@ -97,10 +98,13 @@ def link(path: Path, argv: Sequence[str]) -> Path:
 def _imported(argv: tuple[str, ...], folder: Path) -> tuple[str, ...]:
     """Heavy packages that the scripts of a command import at their top, and the folders of those beside a script."""
     scripts = [folder / word for word in argv if word.endswith(".py") and (folder / word).is_file()]
+    texts = {script: script.read_text(encoding="utf-8") for script in scripts}
     names = {
-        name for script in scripts for name in HEAVY
-        if re.search(rf"^(import|from) {name}\b", script.read_text(encoding="utf-8"), re.MULTILINE)
+        name for text in texts.values() for name in HEAVY
+        if re.search(rf"^(import|from) {name}\b", text, re.MULTILINE)
     }  # fmt: skip
+    if "transformers" in names and any("Trainer" in text for text in texts.values()):
+        names = names - {"transformers"} | {"transformers.trainer"}
     beside = {str(script.parent) for script in scripts for name in names if script.with_name(f"{name}.py").is_file()}
     return (*sorted(beside), *(module for name in sorted(names) for module in HEAVY[name]))
 

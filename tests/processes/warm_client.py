@@ -1,6 +1,6 @@
 """Ask a server (server.py) for a program. As a command: be that program, for who starts it by a name on PATH.
 
-    python -IS tests/processes/asking.py PLACE COMMAND...
+    python -IS tests/processes/warm_client.py PLACE COMMAND...
 
 The program has our streams, environment and folder, gets the signals that end us, and we end as it does.
 """
