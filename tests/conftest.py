@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import gc
 import os
 import sys
@@ -15,6 +17,8 @@ from hypothesis import settings
 
 # What tests of many folders share.
 sys.path.insert(0, str(Path(__file__).parent / "processes"))
+
+import warm
 
 # With it Python writes a printed line and its end one after the other, and lines of several ranks become mixed.
 os.environ.pop("PYTHONUNBUFFERED", None)
@@ -35,14 +39,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--by-day", action="store_true", help="nothing marked `night`, of what is marked `slow` the first")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """One warm Python (tests/processes) for all workers, started by the first that asks."""
+    if not hasattr(config, "workerinput"):
+        warm.share()
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
+def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
     """Without collections of garbage, a sixth of the time: nearly all that is made now stays (each worker does it)."""
+    is_one_of_many = hasattr(session.config, "workerinput")
     gc.disable()
     try:
-        return (yield)
+        with _after_the_first() if is_one_of_many else contextlib.nullcontext():
+            return (yield)
     finally:
         gc.enable()
+
+
+@contextlib.contextmanager
+def _after_the_first() -> Generator[None]:
+    """One worker collects, and compiles what is imported the first time; then all others, who find it compiled.
+
+    What several workers compile at once each of them compiles for itself.
+    """
+    done = Path(os.environ[warm.SHARED], "collected")
+    with done.with_suffix(".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not done.exists():
+            yield
+            done.touch()
+            return
+    yield
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -6,13 +6,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from installed import skip_without
 
-pytest.importorskip("transformers")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from bench.distributed.jobs import Cost, measure
 from bench.distributed.sizes import SIZES
 from bench.distributed.table import is_over, page
+
+skip_without("transformers")
 
 
 def cost(world_size: int, *ratios: float, failure: str = "") -> Cost:

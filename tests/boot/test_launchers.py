@@ -165,7 +165,7 @@ def test_accelerate_launch_records_both_ranks(tmp_path: Path) -> None:
     assert n_steps(tmp_path) == {0: 3, 1: 3}
 
 
-@pytest.mark.slow
+@pytest.mark.night  # 31 CPU seconds; tests/frameworks has DeepSpeed by day, pages of clusters what launchers lose
 @pytest.mark.skipif(importlib.util.find_spec("deepspeed") is None, reason="deepspeed is not installed")
 def test_deepspeed_on_two_nodes_records_both_ranks_with_the_script_of_its_page(tmp_path: Path) -> None:
     """Nodes are reached through a stand-in for ssh and pdsh, which passes on what DeepSpeed itself passes on."""

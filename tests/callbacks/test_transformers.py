@@ -1,7 +1,6 @@
 """The Transformers callback on a real Trainer."""
 
 import torch
-from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
 
 import hypocenter
 from hypocenter.record.reader import open_run
@@ -18,6 +17,8 @@ class Rows(torch.utils.data.Dataset):
 
 
 def test_a_trainer_run_is_recorded_from_train_to_its_end(tmp_path, capsys):
+    from transformers import BertConfig, BertForSequenceClassification, Trainer, TrainingArguments
+
     torch.manual_seed(0)
     config = BertConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32)
     arguments = TrainingArguments(

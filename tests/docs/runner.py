@@ -8,6 +8,7 @@
   stands for anything.
 - commands of clusters (`srun`, `kubectl`, ...) are played by what lies in standins/, and of many ranks there are two
   (here.py).
+- what a script or a launcher of a page starts as `hypocenter` or `torchrun` is a fork too.
 - `hypocenter view` serves until its page was asked for.
 - a block behind `<!-- run by: TEST -->`, whose commands that test takes from the page, is only read here: its syntax
   must be right. So is one with the title `not run here: WHY`; test_blocks.py lists these.
@@ -50,7 +51,9 @@ LINKED = (
     "mpirun",
     "ssh",
     "pdsh",
-)  # links on PATH, for what other commands start
+    "hypocenter",
+    "torchrun",
+)  # programs on PATH, for what other commands start
 UNSEEN = "note: nothing was recorded"  # a launcher that loses what the run gives its ranks
 VARIABLES = ".variables"  # a file of NAME=VALUE in a page's folder, which its commands see
 TIMEOUT_S = 120.0
@@ -131,8 +134,9 @@ def environment(folder: Path) -> dict[str, str]:
     shims = folder / ".bin"
     shims.mkdir(exist_ok=True)
     for name in LINKED:
-        if not (shims / name).is_symlink():
-            (shims / name).symlink_to(STANDINS / f"{name}.py")
+        if not (shims / name).exists():
+            standin = STANDINS / f"{name}.py"
+            warm.link(shims / name, [str(standin)] if standin.is_file() else _warm([name]) or [])
     return kept | _variables(folder) | {
         "PATH": f"{shims}:{Path(sys.executable).parent}:{os.environ['PATH']}",
         "NO_COLOR": "1", "COLUMNS": "100", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "DS_ACCELERATOR": "cpu",

@@ -1,10 +1,11 @@
 """Real DeepSpeed on the CPU: scale, skips and culprits of every fp16 optimizer, and the training untouched."""
 
 import pytest
+from installed import skip_without
 
 from hypocenter.nouns import Coords
 
-pytest.importorskip("deepspeed")
+skip_without("deepspeed")
 pytestmark = pytest.mark.slow
 
 JOB = "deepspeed_job.py"

@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from installed import skip_without
 
 from hypocenter.record.reader import open_run
 
@@ -13,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
 from blocks import DOCS, blocks
 from runner import run_page
 
-pytest.importorskip("megatron.core")
+skip_without("megatron.core")
 
 HERE = Path(__file__).parent
 JOB = "megatron_job.py"

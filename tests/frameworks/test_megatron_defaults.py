@@ -4,10 +4,11 @@ Each job is run plain, and with every step done again while nothing is wrong: no
 """
 
 import pytest
+from installed import skip_without
 
 from tests.frameworks.conftest import place_of
 
-pytest.importorskip("megatron.core")
+skip_without("megatron.core")
 
 STEPS = ("--steps", "4", "--dropout", "0.1", "--fused")
 TOGETHER = ("--steps", "12")  # by then the ranks of a model that communicates meet at each step

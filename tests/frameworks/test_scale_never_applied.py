@@ -1,8 +1,9 @@
 """Megatron-Core without `grad_scale_func`: gradients are divided by a scale that no loss was multiplied by."""
 
 import pytest
+from installed import skip_without
 
-pytest.importorskip("megatron.core")
+skip_without("megatron.core")
 pytestmark = pytest.mark.night
 
 

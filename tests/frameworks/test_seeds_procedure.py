@@ -12,14 +12,15 @@ import sys
 from pathlib import Path
 
 import pytest
+from installed import skip_without
 
-pytest.importorskip("megatron.core")
 sys.path.insert(0, str(Path(__file__).parents[1] / "ranks"))
 from launch import environment, launch
 
 from hypocenter.nouns import Coords
 from hypocenter.record.reader import open_run
 
+skip_without("megatron.core")
 JOB = Path(__file__).with_name("megatron_job.py")
 LAYER, STEP = "decoder.layers.1", 3
 

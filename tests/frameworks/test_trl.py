@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from installed import skip_without
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "processes"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
@@ -18,8 +19,7 @@ from blocks import DOCS, blocks
 from blocks import given as given_to
 from runner import run_page
 
-pytest.importorskip("trl")
-pytest.importorskip("peft")
+skip_without("trl", "peft")
 
 JOB = Path(__file__).with_name("trl_job.py")
 SECONDS = 400

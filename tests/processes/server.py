@@ -1,20 +1,21 @@
 """A Python that has imported torch (or MindSpore) and Hypocenter, and forks a child for each program that is asked for.
 
-    python tests/processes/server.py
+    python tests/processes/server.py PLACE
 
 Imports are what a short run mostly consists of: 2 to 4 s of it, of `hypocenter run` under torchrun 10. Requests come
-on stdin, one JSON object a line (argv, env, cwd, stdout, stderr: the last two are files; preload); the answers on
-stdout are `ready`, then for each request its process id and its exit code (-N for signal N). Understood, and run here,
-are
+over PLACE, a Unix socket: one JSON object a line (argv, env, cwd) with the three streams of the program; the answers
+are its process id and, when it has ended, its exit code (-N for signal N). Whoever hangs up ends it. The server ends
+with its stdin. Understood, and run here, are
 
-    python SCRIPT ..., python -c TEXT ...               the script, or the text, as `__main__`
+    python SCRIPT ..., python -c TEXT ..., python -m .. the script, the text or the module, as `__main__`
     python -m hypocenter ...                            our command; the program of `run` then in a fork too
     torchrun --standalone --nproc-per-node N SCRIPT ... ranks by fork, the first that fails ends the others
+    torchrun ...                                        torchrun itself, which has its ranks from this server
 
 where a link to a SCRIPT.py is that script; and any other command becomes what it names, by exec. Everything of a
 process but its imports is as it would be: arguments, environment, folder, streams, `__main__`, signals, threads and
-`atexit` at the end. For each `preload` (modules, and folders to find them in) there is a fork that imports them once,
-and is the server of what wants them.
+`atexit` at the end. A request with `serve` (a place) and `preload` (modules, and folders to find them in) makes a fork
+that imports them once, and is the server of what wants them.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ import faulthandler
 import gc
 import importlib
 import importlib.util
-import json
 import os
 import pkgutil
+import runpy
 import signal
 import subprocess
 import sys
@@ -38,8 +39,9 @@ import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any, BinaryIO, NoReturn, TextIO
+from typing import Any, BinaryIO, NoReturn
 
+from desk import Desk, Request
 from ports import free_port
 from reducers import keep_reducers
 
@@ -47,7 +49,7 @@ SOON = {  # by framework what nearly every program imports, or Hypocenter in it
     "torch": (
         "torch", "torch._dynamo", "torch._subclasses.schema_check_mode", "torch.distributed.device_mesh",
         "torch.distributed.fsdp", "torch.distributed.tensor", "torch.optim.swa_utils", "torch.profiler._cupti_monitor",
-        "pyarrow.pandas_compat", "safetensors.torch",
+        "torch.distributed.run", "pyarrow.pandas_compat", "safetensors.torch",
     ),
     "mindspore": ("mindspore", "mindspore.amp", "mindspore.experimental.optim", "mindspore.mint"),
 }  # fmt: skip
@@ -70,57 +72,30 @@ class Become(BaseException):
         self.argv, self.env = list(argv), dict(env)
 
 
-def main() -> None:
+def main(place: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of packages that miss others
         _prepare()
-    _answer("ready")
-    own: list[str] = []  # what we have imported beyond what all have
-    others: dict[str, tuple[TextIO, TextIO]] = {}
-    while line := sys.stdin.readline():
-        request = json.loads(line)
-        if request["preload"] != own:
-            name = " ".join(request["preload"])
-            if name not in others and (ends := _fork_with(request["preload"])):
-                others[name] = ends
-            if name in others:
-                _pass_on(line, *others[name])
-            else:  # we are the new one, and will be asked
-                own = request["preload"]
-            continue
+    desk = Desk(place)
+    os.write(1, b"ready\n")
+    while request := desk.next():
         pid = os.fork()
-        if pid == 0:
+        if pid:
+            desk.give(request, pid)
+            continue
+        desk.close()
+        if "serve" not in request.words:
             break
-        _answer(pid)
-        _answer(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+        request.leave_streams()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            _import(request.words["preload"])
+        desk = Desk(request.words["serve"])
+        desk.answer(request.client, "ready")
     else:
         return
     _take_over(request)
-    _leave(_code_of(request["argv"], request["env"]))
-
-
-def _fork_with(modules: Sequence[str]) -> tuple[TextIO, TextIO] | None:
-    """Fork a server that has these too: the ends of its stdin and stdout, and None in itself."""
-    (stdin, to), (of, stdout) = os.pipe(), os.pipe()
-    pid = os.fork()
-    if pid == 0:
-        os.dup2(stdin, 0)
-        os.dup2(stdout, 1)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            _import(modules)
-    for end in (stdin, stdout) if pid else (stdin, stdout, to, of):
-        os.close(end)
-    return (os.fdopen(to, "w"), os.fdopen(of)) if pid else None
-
-
-def _pass_on(line: str, to: TextIO, of: TextIO) -> None:
-    to.write(line)
-    to.flush()
-    for _ in range(2):
-        answer = of.readline()
-        assert answer, "a server has ended"
-        _answer(answer.strip())
+    _leave(_code_of(request.words["argv"], request.words["env"]))
 
 
 def _import(modules: Sequence[str]) -> None:
@@ -175,20 +150,14 @@ def _modules_of(package: str) -> list[str]:
     return [found.name for found in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}.")]
 
 
-def _answer(word: object) -> None:
-    sys.stdout.write(f"{word}\n")
-    sys.stdout.flush()
-
-
-def _take_over(request: dict[str, Any]) -> None:
+def _take_over(request: Request) -> None:
     """Streams, folder, and a process group of its own, so that it can be ended with all its children."""
+    request.client.close()
     os.setsid()
-    os.chdir(request["cwd"])
-    files = (os.devnull, request["stdout"], request["stderr"])
-    for number, (name, flags) in enumerate(zip(files, (os.O_RDONLY, os.O_WRONLY, os.O_WRONLY), strict=True)):
-        opened = os.open(name, flags)
-        os.dup2(opened, number)
-        os.close(opened)
+    os.chdir(request.words["cwd"])
+    for number, stream in enumerate(request.streams):
+        os.dup2(stream, number)
+    request.leave_streams()
     os.posix_spawn = _spawn
     children = sys.modules["hypocenter.align.children"]
     children.subprocess = SimpleNamespace(**vars(subprocess) | {"Popen": _open})  # type: ignore[attr-defined]
@@ -231,12 +200,15 @@ def _be(argv: Sequence[str], env: Mapping[str, str]) -> None:
 def _run(argv: list[str], env: Mapping[str, str]) -> None:
     os.environ.clear()
     os.environ.update(env)
-    argv, is_launcher = _unlinked(argv), argv != _unlinked(argv)
+    is_launcher = argv[0] != sys.executable and argv != _unlinked(argv)
+    argv = _unlinked(argv)
     if not is_understood(argv):
         os.execve(argv[0], argv, dict(env))
-    if Path(argv[0]).name == "torchrun":
+    if _is_standalone(argv):
         _be_agent(argv)
-    elif argv[1] == "-m":
+    elif Path(argv[0]).name == "torchrun":
+        _be_torchrun(argv)
+    elif argv[1:3] == ["-m", "hypocenter"]:
         from hypocenter.cli import main
 
         sys.exit(main(argv[3:]))
@@ -247,22 +219,30 @@ def _run(argv: list[str], env: Mapping[str, str]) -> None:
 def is_understood(argv: Sequence[str]) -> bool:
     """Whether a command is one of those of the module's text."""
     if argv[0] == sys.executable:
-        return argv[1:3] == ["-m", "hypocenter"] or argv[1:2] == ["-c"] or "".join(argv[1:2]).endswith(".py")
+        return len(argv) > 1 and (argv[1] in ("-c", "-m") or argv[1].endswith(".py"))
+    return Path(argv[0]).name == "torchrun"
+
+
+def _is_standalone(argv: Sequence[str]) -> bool:
     return Path(argv[0]).name == "torchrun" and argv[1:3] == ["--standalone", "--nproc-per-node"]
 
 
 def _unlinked(argv: Sequence[str]) -> list[str]:
-    """A command that is a link to a script of Python, as what its first line says: Python with the script."""
+    """A command that is a link to a script of Python, as what its first line says: Python with the script.
+
+    Without `-u`, by which torchrun starts its ranks: their streams are what the server's are.
+    """
     script = Path(argv[0]).resolve()
+    if argv[0] == sys.executable and argv[1:2] == ["-u"]:
+        return [argv[0], *argv[2:]]
     return [sys.executable, str(script), *argv[1:]] if script.suffix == ".py" else list(argv)
 
 
 def _run_script(argv: list[str], is_watched: bool) -> None:
     """Be a script. One that is not watched has no session: it would import no torch, and starts those that do."""
-    is_text, script = argv[0] == "-c", Path(argv[0]).absolute()  # names and places are as Python makes them
-    text = argv[1] if is_text else script.read_bytes()
-    name, place = ("<string>", "") if is_text else (str(script), str(script.resolve().parent))
-    sys.argv = [argv[0], *argv[2 if is_text else 1 :]]
+    is_text, is_module, script = argv[0] == "-c", argv[0] == "-m", Path(argv[0]).absolute()
+    place = "" if is_text else os.getcwd() if is_module else str(script.resolve().parent)  # noqa: PTH109
+    sys.argv = [argv[0], *argv[2 if is_text or is_module else 1 :]]
     added = [entry for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     if os.environ.get("HYPOCENTER_RUN"):
         from hypocenter.boot.post_import import arm
@@ -273,10 +253,14 @@ def _run_script(argv: list[str], is_watched: bool) -> None:
     sys.path[:] = [place, *dict.fromkeys([*added, *sys.path[1:]])]
     module = ModuleType("__main__")
     module.__builtins__ = __builtins__  # type: ignore[attr-defined]
-    if not is_text:
-        module.__file__ = name
     sys.modules["__main__"] = module
-    exec(compile(text, name, "exec"), module.__dict__)
+    if is_module:
+        runpy._run_module_as_main(argv[1])  # type: ignore[attr-defined]  # what Python itself calls
+    elif is_text:
+        exec(compile(argv[1], "<string>", "exec"), module.__dict__)
+    else:
+        module.__file__ = str(script)
+        exec(compile(script.read_bytes(), str(script), "exec"), module.__dict__)
 
 
 def _spawn(
@@ -364,6 +348,18 @@ def _be_agent(argv: list[str]) -> NoReturn:
     sys.exit(worst)
 
 
+def _be_torchrun(argv: list[str]) -> None:
+    """It has threads when it starts ranks, so that they are no forks of it: each asks the server for one."""
+    from torch.distributed.elastic.multiprocessing.subprocess_handler import SubprocessHandler
+    from torch.distributed.run import main
+
+    start = SubprocessHandler._popen
+    asking = (sys.executable, "-IS", str(Path(__file__).with_name("warm_client.py")), Desk.place)
+    SubprocessHandler._popen = lambda self, args, env: start(self, (*asking, *args), env)  # type: ignore[method-assign]
+    sys.argv = argv
+    main(argv[1:])
+
+
 def _of_rank(rank: int, n_ranks: int, port: int) -> dict[str, str]:
     """What torchrun gives a rank. The store is rank 0's, not the agent's."""
     numbers = {"RANK": rank, "LOCAL_RANK": rank, "ROLE_RANK": rank, "GROUP_RANK": 0, "GROUP_WORLD_SIZE": 1}
@@ -379,4 +375,4 @@ def _signal(pids: Mapping[int, int], number: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1])

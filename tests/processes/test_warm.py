@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,6 +17,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import warm
+from warm_client import ask, said
 
 SAYS = """
 import json, os, sys
@@ -124,6 +128,20 @@ def test_a_text_sees_what_it_would_see_in_a_process_of_its_own(tmp_path: Path) -
     assert forked.stdout == alone.stdout.replace("False\n", "True\n")  # it has torch already, which is the point
 
 
+def test_a_module_sees_what_it_would_see_in_a_process_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "package" / "program.py").write_text(SAYS.replace("__name__,", "__name__ + __spec__.name,"))
+    command = [sys.executable, "-m", "package.program", "x", "-y"]
+
+    forked = warm.run(command, env={"PATH": os.environ["PATH"]}, cwd=tmp_path, timeout=300)
+    alone = subprocess.run(
+        command, env={"PATH": os.environ["PATH"]}, cwd=tmp_path, capture_output=True, stdin=subprocess.DEVNULL
+    )
+
+    assert json.loads(forked.stdout) == json.loads(alone.stdout)
+    assert forked.returncode == alone.returncode == 3
+
+
 def test_what_runs_too_long_is_ended_and_the_next_one_runs(script, tmp_path: Path) -> None:
     with pytest.raises(subprocess.TimeoutExpired):
         warm.run([sys.executable, script("while True: pass")], env={}, cwd=tmp_path, timeout=0.5)
@@ -169,3 +187,51 @@ def test_lines_of_several_ranks_are_never_mixed(script, tmp_path: Path) -> None:
     done = warm.run([*TORCHRUN, program], env={"PATH": os.environ["PATH"]}, cwd=tmp_path, timeout=300)
 
     assert set(done.stdout.splitlines()) == {"rank 0", "rank 1"}
+
+
+def test_the_program_of_who_hangs_up_is_ended(script, tmp_path: Path) -> None:
+    request = {"argv": [sys.executable, script("while True: pass")], "env": {}, "cwd": str(tmp_path)}
+    with ask(warm.place_of(sys.executable), request, [0, 1, 2]) as server:
+        pid = int(said(server))
+        os.kill(pid, 0)
+
+    assert ended(pid)
+
+
+def test_a_server_ends_with_its_stdin_and_ends_what_runs(script, tmp_path: Path) -> None:
+    text = f"import sys; sys.path.append({str(warm.SERVER.parent)!r}); import server; server._prepare = lambda: None; "
+    argv = [sys.executable, "-c", text + "server._leave = print; server.main('s')"]
+    life, place = subprocess.PIPE, str(tmp_path / "s")
+    with subprocess.Popen(argv, cwd=tmp_path, stdin=life, stdout=subprocess.PIPE, bufsize=0) as begun:
+        assert begun.stdout.readline() == b"ready\n"
+        with ask(place, {"argv": ["/bin/sleep", "600"], "env": {}, "cwd": "/"}, [0, 1, 2]) as server:
+            pid = int(said(server))
+            begun.stdin.close()
+            assert (begun.wait(300), ended(pid)) == (0, True)
+
+
+def ended(pid: int) -> bool:
+    """Wait until it has; of what nobody waited for no command line is left."""
+    with contextlib.suppress(OSError):
+        while Path(f"/proc/{pid}/cmdline").read_bytes():
+            time.sleep(0.01)
+    return True
+
+
+def test_a_name_on_path_stands_for_a_program_in_a_fork(script, tmp_path: Path) -> None:
+    text = """
+import os, signal, sys
+assert 'torch' in sys.modules
+print(sys.argv[1:], os.getcwd(), os.environ["WORD"], sys.stdin.read(), end="")
+if sys.argv[1] == "killed":
+    os.kill(os.getpid(), signal.SIGTERM)
+sys.exit(7)
+"""
+    program = warm.link(tmp_path / "program", [sys.executable, str(tmp_path / script(text))])
+    given = {"cwd": tmp_path, "env": {"PATH": os.environ["PATH"], "WORD": "w"}, "capture_output": True, "text": True}
+
+    left = subprocess.run(["sh", "-c", f"echo x | {program} 'a b' | cat; echo y | {program} c"], **given)
+    killed = subprocess.run([program, "killed"], input="", **given)
+
+    assert (left.returncode, left.stdout) == (7, f"['a b'] {tmp_path} w x\n['c'] {tmp_path} w y\n")
+    assert killed.returncode == -signal.SIGTERM

@@ -10,7 +10,6 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-import megatron.core.tensor_parallel.random  # noqa: F401  (what a job has imported costs it nothing at each step)
 import pytest
 import torch
 from torch import Tensor, nn
@@ -20,6 +19,12 @@ import hypocenter
 N_BEFORE, N_COUNTED = 72, 16  # steps: between them nothing is looked for anew, as it is in the 64th
 PYTHON, ALL = 640, 1700  # calls that a watched step of a small model adds: of Python functions, and with those of C
 PER_PARAMETER = 0.1  # calls more: what comes once in a block of steps
+
+
+@pytest.fixture(scope="module", autouse=True)
+def what_a_job_has_imported() -> None:
+    """It costs the job nothing at each step. Here, that only one worker imports it."""
+    import megatron.core.tensor_parallel.random  # noqa: F401
 
 
 class Scales(nn.Module):

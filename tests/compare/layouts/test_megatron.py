@@ -8,12 +8,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from installed import skip_without
 from launch import FORKS, environment
 
 from hypocenter.compare.engine import compare_runs
 from hypocenter.record.reader import open_run
 
-pytest.importorskip("megatron.core")
+skip_without("megatron.core")
 pytestmark = pytest.mark.night  # Megatron is imported anew in each run
 
 JOB = Path(__file__).with_name("megatron_job.py")

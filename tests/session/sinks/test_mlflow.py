@@ -11,19 +11,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from installed import skip_without
 from sink_jobs import BAD_STEP, N_STEPS, train
 
 from hypocenter.record.catalogue import SinkStart
 from hypocenter.record.sinks.mlflow import AttachedToMlflow
 
-mlflow = pytest.importorskip("mlflow")
-pytest.importorskip("sqlalchemy")
-pytest.importorskip("alembic")
+skip_without("mlflow", "sqlalchemy", "alembic")
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An empty store: to make its tables takes seconds."""
+    import mlflow
+
     path = tmp_path_factory.mktemp("store") / "mlflow.db"
     mlflow.MlflowClient(f"sqlite:///{path}").search_experiments()
     return path
@@ -31,6 +32,8 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def active(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    import mlflow
+
     monkeypatch.chdir(tmp_path)
     before = mlflow.get_tracking_uri()
     shutil.copy(store, tmp_path / "mlflow.db")
@@ -43,6 +46,8 @@ def active(store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iter
 
 
 def test_the_active_run_has_metrics_findings_and_sites(active: Any, tmp_path: Path) -> None:
+    import mlflow
+
     train(tmp_path / "run", "mlflow", between=lambda step: mlflow.log_metric("mine", step, step=step))
 
     client, run_id = mlflow.MlflowClient(), active.info.run_id

@@ -12,8 +12,9 @@ sys.path[:0] = [str(Path(__file__).parents[2] / name) for name in ("devices", "p
 
 import npu_backend  # noqa: E402
 import warm  # noqa: E402
+from installed import skip_without  # noqa: E402
 
-pytest.importorskip("deepspeed")
+skip_without("deepspeed")
 PROGRAM = Path(__file__).with_name("buckets_on_streams.py")
 
 
