@@ -170,7 +170,8 @@ How a gradient is off:
                                           and the weight are one memory; `call`: so many parameters the last time
     site <parameter>, port `untied`       it and the parameter in `names` were one when the optimizer of step `call`
                                           made its first update, and are two with the same values; the number: how
-                                          many like it
+                                          many like it; `module`: "said" where the model says that they are one,
+                                          "may be meant" where a program may have parted them on purpose
     site <input>, port `given_changed`    so many of `call` elements that were looked at of what micro-batch `op` was
                                           given were others when its backward was over, which needed them; no
                                           operation of torch had written to it; `module`: where it was given
@@ -222,7 +223,7 @@ OF_ANOTHER = "of_another"
 SAME_DRAWS, ALIKE, NOT_LOADED, CHANGED_AFTER = "same_draws", "alike", "not_loaded", "changed_after"
 GIVEN_CHANGED, UNTIED, HUNG_TWICE = "given_changed", "untied", "hung_twice"
 AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY = "away", "elsewhere", "left_behind", "far_away"
-FORGETS, SAID = "forgets", "said"
+FORGETS, SAID, MEANT = "forgets", "said", "may be meant"
 OWN_AVERAGE = "own_average"
 ALWAYS, OLD = "always", "old"
 STRANGER = "another tensor"
