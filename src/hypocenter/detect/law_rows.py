@@ -141,6 +141,8 @@ How a gradient is off:
     site `laws`, port `same_order`        so many passes in a row the sampler `module` has drawn the order of the first
     site <parameter>, port `two_hands`    at updates in a row, which began so many steps ago, two optimizers (`op`) have
                                           moved it by the same gradient; `call`: how many are like it
+    site <parameter>, port `cancelled`    its gradient was exactly 0 at each of the first updates of its optimizer, the
+                                          sum of so many that are not; `call`: how many are like it
     site `laws`, port `piled`             at so many updates in a row the gradients that are used hold those which were
                                           there when the optimizer `module`, of other parameters, made its own;
                                           `op`: their share, where the first update was made without them and another
@@ -213,7 +215,7 @@ CLIPPED_IN_VAIN, CLIPPED_IN_PART, STATE_LOST = "clipped_in_vain", "clipped_in_pa
 CLIPPED_EARLY, CLIPPED_EACH = "clipped_early", "clipped_each"
 IN_EVALUATION, RETURNED = "in_evaluation", "returned"
 WRITTEN_OVER, NOT_BROUGHT_BACK = "written_over", "not_brought_back"
-PILED, TWO_HANDS, COUNTED = "piled", "two_hands", "counted"
+PILED, TWO_HANDS, COUNTED, CANCELLED = "piled", "two_hands", "counted", "cancelled"
 ALIKE_WORKERS = "alike_workers"
 SAME_ORDER, FROZEN_MOVES, UNMEASURED = "same_order", "frozen_moves", "unmeasured"
 STATE_OF_ANOTHER = "state_of_another"

@@ -13,6 +13,7 @@ from hypocenter.session.observers.autocast import Autocast
 from hypocenter.session.observers.averages import Averages
 from hypocenter.session.observers.between import Between
 from hypocenter.session.observers.calibration import Calibration
+from hypocenter.session.observers.cancelled import Cancelled
 from hypocenter.session.observers.clip_calls import ClipCalls
 from hypocenter.session.observers.clipping import Clipping
 from hypocenter.session.observers.collectives import CollectiveValues
@@ -81,6 +82,7 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
         AfterUse,
         Piled,
         TwoHands,
+        Cancelled,
     ),  # laws: what is there is what was left, what is used was computed, what is trained is used
     Precision,  # what forward computes is what exact arithmetic gives
     WorkingCopies,  # what an update left in a copy of a weight is what the weight is
