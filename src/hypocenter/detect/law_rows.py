@@ -126,6 +126,8 @@ How a gradient is off:
                       that of the step before
     too many          (site `laws`) so many micro-batches by the number, `call`, that each loss is divided by; `op`: how
                       many steps ago
+    held back         (site `laws`) accelerate divides each loss by `op`, and holds updates back until as many are added
+                      up; it is made of one of them all the same; `call`: how many steps ago that was first seen
     twice             (site `laws`) it is divided by the number of micro-batches, `op`, more than once; the number:
                       how small it is by that; `call`: how many steps ago that was first seen
     site `laws`, port `same_draws`        at so many steps that were looked at (the number) torch's generators began
@@ -199,7 +201,7 @@ NOT_REPEATED = "not_repeated"
 NOT_BY_RULE, OVERLAPS = "not_by_rule", "overlaps"
 SKETCH = 16  # numbers
 BETWEEN, GRADIENT, UPDATE = "between", "gradient", "update"  # laws
-TOO_MANY, NOT_DIVIDED, IN_ACCUMULATION = "too many", "not divided", "in accumulation"
+TOO_MANY, NOT_DIVIDED, IN_ACCUMULATION, HELD_BACK = "too many", "not divided", "in accumulation", "held back"
 MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER, TWICE = (
     "missing",
     "factor",
