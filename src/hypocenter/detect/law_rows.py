@@ -171,7 +171,8 @@ How a gradient is off:
                                           of the angle between the two
     site <parameter>, port `forgets`      an average goes so much of the way to its source at each update, but not all
     site <parameter>, port `own_average`  the program has averaged it with itself before so many updates: the average
-                                          and the weight are one memory; `call`: so many parameters the last time
+                                          and the weight are one memory; `call`: so many parameters the last time;
+                                          `op`: how many steps before that the first one was
     site <parameter>, port `untied`       it and the parameter in `names` were one when the optimizer of step `call`
                                           made its first update, and are two with the same values; the number: how
                                           many like it; `module`: "said" where the model says that they are one,

@@ -193,7 +193,7 @@ def check(window: Window) -> Iterator[Finding]:
             why = f"it is in an optimizer and had none at any of the first {n} updates; {row.module} had"
             found = _finding(window, [row], "note", f"nothing ever used {row.site}", window.step, why)
             more = (f"the same for {row.call - 1} more parameters",) if row.call > 1 else ()
-            yield replace(found, why=(*found.why, *more), confidence="likely")
+            yield replace(found, why=(*found.why, *more))
         elif row.port == CONSTANT:
             yield _constant(window, row)
         elif row.port == NEVER:
@@ -229,7 +229,7 @@ def _cut_off(window: Window, row: Reading) -> Finding:
     found = _finding(window, [row], "note", title, window.step, why[0])
     n_more = round(row.summary.sum) - 1
     more = (f"the same for {n_more} more parameters",) if n_more else ()
-    return replace(found, why=(*why, *more), confidence="likely")
+    return replace(found, why=(*why, *more))
 
 
 def _constant(window: Window, row: Reading) -> Finding:
@@ -318,8 +318,8 @@ def _finding(
         phase="forward" if first.port == NOT_CONSUMED else "optimizer",
         site=first.module if first.port == NOT_CONSUMED else None if first.site == SITE else first.site,
         param=first.site if is_parameter else None,
-        cause="program-error",
+        cause="unknown" if severity == "note" else "program-error",  # what is seen is certain, and may be meant
         why=tuple(why),
         then=(_THEN[first.port],),
-        confidence="proven",
+        confidence="possible" if severity == "note" else "proven",
     )
