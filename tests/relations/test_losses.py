@@ -6,7 +6,14 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
-from transformers import LlamaConfig, LlamaForCausalLM, T5Config, T5ForConditionalGeneration
+from transformers import (
+    BertConfig,
+    BertForMaskedLM,
+    LlamaConfig,
+    LlamaForCausalLM,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from hypocenter.testing import RelationBroken, check_relations
 
@@ -191,6 +198,42 @@ def test_labels_that_are_shifted_twice():
     with pytest.raises(RelationBroken, match="2 places later"):
         language(input_ids=text[:, :-1], labels=text[:, 1:])
     language(input_ids=text, labels=text)
+
+
+MASK = 3
+
+
+def masked_text():
+    """Tokens, and where they are masked."""
+    chosen = torch.zeros(8, 16, dtype=torch.bool)
+    chosen[:, 2::5] = True
+    return torch.randint(4, 50, (8, 16)), chosen
+
+
+def fill_in(ids, labels):
+    sizes = {"num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 24}
+    model = BertForMaskedLM(BertConfig(vocab_size=50, hidden_size=16, **sizes))
+    return check_relations(model, {"input_ids": ids, "labels": labels})
+
+
+def test_labels_that_are_the_mask():
+    text, chosen = masked_text()
+    masked = text.masked_fill(chosen, MASK)
+
+    with pytest.raises(RelationBroken, match="asks for the token that marks where it asks: 3"):
+        fill_in(masked, masked.masked_fill(~chosen, -100))
+
+
+def test_labels_that_are_what_was_there():
+    text, chosen = masked_text()
+    masked, kept = text.masked_fill(chosen, MASK), chosen & (torch.arange(16) > 8)
+
+    assert not fill_in(masked, text.masked_fill(~chosen, -100)).losses
+    assert not fill_in(text.masked_fill(kept, MASK), text.masked_fill(~chosen, -100)).losses  # a part is left as it is
+    assert not fill_in(masked, text).losses  # what gives back all of it
+    assert not fill_in(text, text.masked_fill(~chosen, -100)).losses  # or a part
+    text[:, 0] = masked[:, 0] = MASK
+    assert not fill_in(masked, masked.masked_fill(~chosen, -100)).losses  # a separator that is asked for
 
 
 class Mixing(nn.Module):

@@ -126,6 +126,8 @@ How a gradient is off:
                       that of the step before
     too many          (site `laws`) so many micro-batches by the number, `call`, that each loss is divided by; `op`: how
                       many steps ago
+    held back         (site `laws`) accelerate divides each loss by `op`, and holds updates back until as many are added
+                      up; it is made of one of them all the same; `call`: how many steps ago that was first seen
     twice             (site `laws`) it is divided by the number of micro-batches, `op`, more than once; the number:
                       how small it is by that; `call`: how many steps ago that was first seen
     site `laws`, port `same_draws`        at so many steps that were looked at (the number) torch's generators began
@@ -141,6 +143,8 @@ How a gradient is off:
     site `laws`, port `same_order`        so many passes in a row the sampler `module` has drawn the order of the first
     site <parameter>, port `two_hands`    at updates in a row, which began so many steps ago, two optimizers (`op`) have
                                           moved it by the same gradient; `call`: how many are like it
+    site <parameter>, port `cancelled`    its gradient was exactly 0 at each of the first updates of its optimizer, the
+                                          sum of so many that are not; `call`: how many are like it
     site `laws`, port `piled`             at so many updates in a row the gradients that are used hold those which were
                                           there when the optimizer `module`, of other parameters, made its own;
                                           `op`: their share, where the first update was made without them and another
@@ -167,10 +171,12 @@ How a gradient is off:
                                           of the angle between the two
     site <parameter>, port `forgets`      an average goes so much of the way to its source at each update, but not all
     site <parameter>, port `own_average`  the program has averaged it with itself before so many updates: the average
-                                          and the weight are one memory; `call`: so many parameters the last time
+                                          and the weight are one memory; `call`: so many parameters the last time;
+                                          `op`: how many steps before that the first one was
     site <parameter>, port `untied`       it and the parameter in `names` were one when the optimizer of step `call`
                                           made its first update, and are two with the same values; the number: how
-                                          many like it
+                                          many like it; `module`: "said" where the model says that they are one,
+                                          "may be meant" where a program may have parted them on purpose
     site <input>, port `given_changed`    so many of `call` elements that were looked at of what micro-batch `op` was
                                           given were others when its backward was over, which needed them; no
                                           operation of torch had written to it; `module`: where it was given
@@ -196,7 +202,7 @@ NOT_REPEATED = "not_repeated"
 NOT_BY_RULE, OVERLAPS = "not_by_rule", "overlaps"
 SKETCH = 16  # numbers
 BETWEEN, GRADIENT, UPDATE = "between", "gradient", "update"  # laws
-TOO_MANY, NOT_DIVIDED, IN_ACCUMULATION = "too many", "not divided", "in accumulation"
+TOO_MANY, NOT_DIVIDED, IN_ACCUMULATION, HELD_BACK = "too many", "not divided", "in accumulation", "held back"
 MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER, TWICE = (
     "missing",
     "factor",
@@ -212,7 +218,7 @@ CLIPPED_IN_VAIN, CLIPPED_IN_PART, STATE_LOST = "clipped_in_vain", "clipped_in_pa
 CLIPPED_EARLY, CLIPPED_EACH = "clipped_early", "clipped_each"
 IN_EVALUATION, RETURNED = "in_evaluation", "returned"
 WRITTEN_OVER, NOT_BROUGHT_BACK = "written_over", "not_brought_back"
-PILED, TWO_HANDS, COUNTED = "piled", "two_hands", "counted"
+PILED, TWO_HANDS, COUNTED, CANCELLED = "piled", "two_hands", "counted", "cancelled"
 ALIKE_WORKERS = "alike_workers"
 SAME_ORDER, FROZEN_MOVES, UNMEASURED = "same_order", "frozen_moves", "unmeasured"
 STATE_OF_ANOTHER = "state_of_another"
@@ -222,7 +228,7 @@ OF_ANOTHER = "of_another"
 SAME_DRAWS, ALIKE, NOT_LOADED, CHANGED_AFTER = "same_draws", "alike", "not_loaded", "changed_after"
 GIVEN_CHANGED, UNTIED, HUNG_TWICE = "given_changed", "untied", "hung_twice"
 AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY = "away", "elsewhere", "left_behind", "far_away"
-FORGETS, SAID = "forgets", "said"
+FORGETS, SAID, MEANT = "forgets", "said", "may be meant"
 OWN_AVERAGE = "own_average"
 ALWAYS, OLD = "always", "old"
 STRANGER = "another tensor"

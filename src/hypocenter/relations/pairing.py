@@ -15,6 +15,7 @@ from hypocenter.relations.subject import Place, Subject
 
 _LEAST_ROWS = 3
 _FARTHEST = 3  # places
+_LEAST_ASKED, _LEAST_TOKENS = 8, 3  # places with one token that is asked for there, and other tokens that are not
 
 
 def crosswise(subject: Subject, facts: Facts, calls: Sequence[LossCall]) -> tuple[LossCall, Wrong] | None:
@@ -89,4 +90,31 @@ def asked_too_late(subject: Subject, facts: Facts) -> Wrong | None:
                     "shifted twice, by the program and by the model",
                     remedy="give the model labels that are not shifted",
                 )
+    return None
+
+
+def asked_as_given(subject: Subject, facts: Facts) -> Wrong | None:
+    """Return what is wrong if the loss asks for one token alone, wherever that stands in the input and nowhere else.
+
+    Who gives back an input is asked for more than one. This is what masks a text, and takes the mask for the label.
+    """
+    if facts.targets is None:
+        return None
+    for each in subject.of_model:
+        ids = each.tensor
+        if ids.dim() != 2 or ids.is_floating_point() or ids.numel() != facts.targets.numel():
+            continue
+        asked = facts.targets.reshape(ids.shape)
+        counts = asked >= 0
+        n, others = int(counts.sum()), ids[~counts].unique()
+        if n < _LEAST_ASKED or len(others) < _LEAST_TOKENS or int(counts.any(1).sum()) < _LEAST_ROWS:
+            continue
+        token = asked[counts][0]
+        if bool((asked[counts] == token).all() & (ids[counts] == token).all() & (others != token).all()):
+            return Wrong(
+                title=f"the loss asks for the token that marks where it asks: {int(token)}",
+                why=f"at all {n} places that count {each.name} holds {int(token)}, and so does the label; at no other "
+                "place: labels were taken after, or from, what was masked",
+                remedy="clone the labels before tokens are masked",
+            )
     return None

@@ -72,6 +72,8 @@ def _line(row: dict[str, Any]) -> SiteLine:
     is_measured = wording.has_extremes(summary) or summary.n_hist > 0
     bits = None if summary.n_nonfinite else wording.headroom_bits(absmax, str(row["dtype"]))
     has_digests_alone = not is_measured and not summary.sumsq and row["digest_count"] == row["step_count"]
+    if str(row["dtype"])[:1].isdigit():  # rows of relations have a number in its place
+        row = {**row, "dtype": ""}
     return SiteLine(
         **{name: row[name] for name in _KEY},
         n_steps=int(row["step_count_distinct"]),

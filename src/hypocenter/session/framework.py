@@ -177,6 +177,10 @@ class Framework(Protocol):
         """Parameters that the model itself says are one and the same, in pairs, whether they are or not."""
         ...
 
+    def flags(self, model: Any) -> Mapping[str, bool]:
+        """Truth values that its modules and their configs hold as attributes: how it was asked to be made."""
+        ...
+
     def owner(self, roots: Sequence[Any], parameter: Any) -> Any | None:
         """The module, in one of these models, that it is a parameter of."""
         ...

@@ -82,6 +82,10 @@ class HostArrays:
         """Return nothing: no model of these is known to say it."""
         return []
 
+    def flags(self, model: Any) -> Mapping[str, bool]:
+        """Its attributes are not known."""
+        return {}
+
     def is_merged(self, roots: Sequence[Any], parameter: Any) -> bool:
         """No adapter is known."""
         return False

@@ -152,12 +152,22 @@ class TorchFramework:
         """As transformers' models do, which are loaded and saved by it; only what is whole on this rank."""
         pairs: list[tuple[Any, Any]] = []
         for _, module in walk(model):
-            said = vars(module).get(_SAID_TIES)
-            if isinstance(said, dict) and said:
+            said, config = vars(module).get(_SAID_TIES), vars(module).get("config")
+            if isinstance(said, dict) and said and getattr(config, "tie_word_embeddings", True):
                 named = dict(module.named_parameters(remove_duplicate=False))
                 names = [(a, b) for a, b in cast("dict[Any, Any]", said).items() if a in named and b in named]
                 pairs += [(named[a], named[b]) for a, b in names if not hasattr(named[a], "to_local")]
         return pairs
+
+    def flags(self, model: torch.nn.Module) -> Mapping[str, bool]:
+        """All but the mode, which changes in a run."""
+        return {
+            f"{name}.{key}": value
+            for name, module in walk(model)
+            for each in (module, vars(module).get("config"))
+            for key, value in getattr(each, "__dict__", {}).items()
+            if isinstance(value, bool) and key != "training"
+        }
 
     def owner(self, roots: Sequence[torch.nn.Module], parameter: Tensor) -> torch.nn.Module | None:
         """Also where it stands in for one that is sharded."""

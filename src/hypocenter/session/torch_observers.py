@@ -13,6 +13,7 @@ from hypocenter.session.observers.autocast import Autocast
 from hypocenter.session.observers.averages import Averages
 from hypocenter.session.observers.between import Between
 from hypocenter.session.observers.calibration import Calibration
+from hypocenter.session.observers.cancelled import Cancelled
 from hypocenter.session.observers.clip_calls import ClipCalls
 from hypocenter.session.observers.clipping import Clipping
 from hypocenter.session.observers.collectives import CollectiveValues
@@ -28,6 +29,7 @@ from hypocenter.session.observers.frozen_written import FrozenWritten
 from hypocenter.session.observers.handed_over import HandedOver
 from hypocenter.session.observers.head import HeadGap
 from hypocenter.session.observers.health import Health
+from hypocenter.session.observers.held_back import HeldBack
 from hypocenter.session.observers.hung_twice import HungTwice
 from hypocenter.session.observers.hyperparameters import Hyperparameters
 from hypocenter.session.observers.kept_batches import KeptBatches
@@ -52,6 +54,7 @@ from hypocenter.session.observers.streams import Streams
 from hypocenter.session.observers.teachers import Teachers
 from hypocenter.session.observers.ties import Ties
 from hypocenter.session.observers.token_weights import TokenWeights
+from hypocenter.session.observers.trainer_means import TrainerMeans
 from hypocenter.session.observers.two_hands import TwoHands
 from hypocenter.session.observers.unmeasured import Unmeasured
 from hypocenter.session.observers.updates import LostUpdates
@@ -72,15 +75,17 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
     *(LostUpdates, FrozenState, Averages, Accumulation, Hyperparameters, HeadGap),  # what low precision rounds away
     Given,  # what a forward was given is there until its backward has used it
     HungTwice,  # and hooks hang once
-    *(Arrivals, TokenWeights, Recompute),  # what becomes of the gradient of a micro-batch
+    *(Arrivals, TokenWeights, TrainerMeans, Recompute),  # what becomes of the gradient of a micro-batch
     *(
         Between,
         Audit,
         Divisor,
+        HeldBack,
         Use,
         AfterUse,
         Piled,
         TwoHands,
+        Cancelled,
     ),  # laws: what is there is what was left, what is used was computed, what is trained is used
     Precision,  # what forward computes is what exact arithmetic gives
     WorkingCopies,  # what an update left in a copy of a weight is what the weight is

@@ -70,12 +70,31 @@ def summed(logits: Tensor, labels: Tensor, n_items: Any) -> Tensor:
     return functional.cross_entropy(logits, labels, reduction="sum")
 
 
+def focal(logits: Tensor, labels: Tensor, n_items: Any, n: Any = None) -> Tensor:
+    """By its own labels alone."""
+    each = functional.cross_entropy(logits, labels, reduction="none")
+    return ((1.0 - (-each).exp()) * each).sum() / (n or labels.numel())
+
+
+def focal_by_all(logits: Tensor, labels: Tensor, n_items: Any) -> Tensor:
+    return focal(logits, labels, None, n_items)
+
+
+def focal_shared(logits: Tensor, labels: Tensor, n_items: Any) -> Tensor:
+    return focal(logits, labels, None) * labels.numel() / n_items
+
+
+def focal_and_more(logits: Tensor, labels: Tensor, n_items: Any) -> Tensor:
+    return focal(logits, labels, None, n_items) + logits.square().mean() / N
+
+
 def smoothed(logits: Tensor, labels: Tensor, n_items: Any) -> Tensor:
     return functional.cross_entropy(logits, labels) / N
 
 
-def test_means_that_a_trainer_adds_up(tmp_path: Path) -> None:
-    (found,) = trained(tmp_path, mean)
+@pytest.mark.parametrize("loss_of", [focal, mean])
+def test_means_that_a_trainer_adds_up(loss_of: LossOf, tmp_path: Path) -> None:
+    (found,) = trained(tmp_path, loss_of)
 
     assert (found.code, found.severity, found.confidence, found.step) == ("HC232", "warning", "likely", 0)
     assert found.title.endswith("is 4 times a mean: nobody divides by the number of micro-batches")
@@ -86,6 +105,10 @@ def test_means_that_a_trainer_adds_up(tmp_path: Path) -> None:
     ("loss_of", "options"),
     [
         (by_all, {}),
+        (focal_by_all, {}),
+        (focal_shared, {}),
+        (focal_and_more, {}),
+        (focal, {"kind": {"model_accepts_loss_kwargs": False}}),
         (summed, {}),
         (smoothed, {}),
         (mean, {"n": 1}),

@@ -89,7 +89,7 @@ def two_halves(model: nn.Module) -> Callable[[], None]:
 def test_an_average_that_is_the_weights_is_told_once(average: Average, tmp_path: Path) -> None:
     (finding,) = told(average, tmp_path)
 
-    assert (finding.step, finding.severity, finding.confidence) == (1, "warning", "proven")
+    assert (finding.step, finding.severity, finding.confidence) == (0, "warning", "proven")
     assert finding.title == "the average of 0.weight is 0.weight itself"
     assert "and 3 more like it" in finding.why[0]
 

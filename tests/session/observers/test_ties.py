@@ -19,8 +19,10 @@ N_STEPS, AT = 8, 4
 
 
 class Net(nn.Module):
-    def __init__(self, *, is_tied: bool = True) -> None:
+    def __init__(self, *, is_tied: bool = True, has_flag: bool = False) -> None:
         super().__init__()
+        if has_flag:
+            self.is_tied = is_tied
         self.tok, self.head = nn.Embedding(12, 6), nn.Linear(6, 12, bias=False)
         if is_tied:
             self.head.weight = self.tok.weight
@@ -52,6 +54,13 @@ def untied_in_place(model: Net) -> Net:
     return model
 
 
+def untied_by_a_flag(model: Net) -> Net:
+    """In two stages, the second one untied on purpose."""
+    found = Net(is_tied=False, has_flag=True)
+    found.load_state_dict(model.state_dict())
+    return found
+
+
 def begun_anew(model: Net) -> Net:
     return Net(is_tied=False)
 
@@ -72,7 +81,6 @@ def the_same(model: Net) -> Net:
     [
         (never_tied_again, 1),
         (assigned, 1),
-        (untied_in_place, 1),
         (tied_again, 0),
         (begun_anew, 0),
         (begun_alike, 0),
@@ -81,6 +89,11 @@ def the_same(model: Net) -> Net:
 )
 def test_a_tie_that_is_not_made_again(again: Callable[[Net], Net], n: int, tmp_path: Path) -> None:
     assert told(tmp_path, Net(), again) == [("HC265", "warning", AT, "head.weight")] * n
+
+
+@pytest.mark.parametrize("again", [untied_in_place, untied_by_a_flag])
+def test_a_tie_that_is_cut_on_purpose_is_a_note(again: Callable[[Net], Net], tmp_path: Path) -> None:
+    assert told(tmp_path, Net(has_flag=True), again) == [("HC265", "note", AT, "head.weight")]
 
 
 def test_what_was_never_tied(tmp_path: Path) -> None:
@@ -110,6 +123,11 @@ def grown(model: Any) -> None:
     model.lm_head.weight.data.copy_(more)
 
 
+def said_to_be_two(model: Any) -> None:
+    grown(model)
+    model.config.tie_word_embeddings = False
+
+
 def another_head(model: Any) -> None:
     model.lm_head = nn.Linear(8, 3, bias=False)
 
@@ -125,6 +143,7 @@ def frozen_embedding(model: Any) -> None:
         (grown, True, 1),
         (grown, False, 0),
         (lambda model: model.resize_token_embeddings(14, mean_resizing=False), True, 0),
+        (said_to_be_two, True, 0),
         (another_head, True, 0),
         (frozen_embedding, True, 0),
     ],

@@ -10,19 +10,21 @@ How it is decided
     At steps of `--audit` each micro-batch is done again, with the same inputs, random numbers and parameters. What the
     optimizer is about to use must be the sum of these gradients times one factor that is the same for every parameter:
     the loss scale, a mean over micro-batches and a clip to a norm all are. Compared are norms and scalar products in
-    float64, to 1e-3 or 32 roundings of the gradient's format. What a program always does to a gradient (a smaller
-    rate for the embedding, a mask) is its habit: a parameter counts when it has balanced at two audited steps before,
-    or when the gradient of the step before is in it. From the first step on it counts when the program divides by the
+    float64, to 1e-3 or 32 roundings of the gradient's format. What a program always does to a gradient (a smaller rate
+    for the embedding, a mask) is its habit: a parameter counts when it has balanced at two audited steps before, or
+    when the gradient of the step before is in it. From the first step on it counts when the program divides by the
     number of its micro-batches, three or more, twice: the loss of each, one division after the other that makes no mean
     of as many terms, or that and the gradients; and at an update of more micro-batches than the loss of each is divided
     by, after two of as many; and where the Trainer of Transformers is to make one mean of its micro-batches, and the
-    loss of each of them is a mean that it adds to the others (the weights of its labels in its cross-entropy add up to
-    1, at two steps in a row). The losses of these replays must be those of the run: to four
-    times what they were apart before, and to 32 roundings of float32; after four replays. Where an optimizer updates
-    copies of weights or parts of them (ZeRO or masters by hand), the gradient that a copy is given must have to do with
-    that of its weight: it counts when their cosine is next to nothing three times in a row and was not before, or is
-    not at a neighbouring place. Where the gradient of the step before is in it, its versions are followed: if they tell
-    that it is set to zero at every so many updates, the program steps in the middle of its accumulation.
+    loss of each of them is a mean that it adds to the others (the weights of its labels in its cross-entropy, or of the
+    terms of the sum that it is, add up to 1, at two steps in a row). The losses of these replays must be those of the
+    run: to four times what they were apart before, and to 32 roundings of float32; after four replays. Where an
+    optimizer updates copies of weights or parts of them (ZeRO or masters by hand), the gradient that a copy is given
+    must have to do with that of its weight: it counts when their cosine is next to nothing three times in a row and was
+    not before, or is not at a neighbouring place. Three updates of the first 64 steps, each made of one micro-batch
+    alone, while accelerate holds updates back and has divided the loss by the number of those that it adds up. Where
+    the gradient of the step before is in it, its versions are followed: if they tell that it is set to zero at every so
+    many updates, the program steps in the middle of its accumulation.
 
 What to do
     Look at what runs between backward and the update at that step: `zero_grad`, hooks, code that writes to `.grad`.
@@ -40,6 +42,7 @@ from hypocenter.detect.engine import rule
 from hypocenter.detect.law_rows import (
     ANOTHER,
     FACTOR,
+    HELD_BACK,
     IN_ACCUMULATION,
     MICROBATCH,
     MISSING,
@@ -64,6 +67,7 @@ _STEP_LESS = Remedy(
     action="step-with-zero-grad",
     text="call step() only where zero_grad() is called, after the last micro-batch (accelerate: prepare() it)",
 )
+_PREPARE = Remedy(action="prepare", text="give the optimizer to accelerator.prepare() with the model")
 _LAST_WINDOW = Remedy(
     action="end-the-window", text="make an update of what is left over at the end of a pass, or call zero_grad() there"
 )
@@ -74,8 +78,9 @@ _DIVIDE_ONCE = Remedy(
 _REMEDIES = {
     TWICE: _DIVIDE_ONCE,
     STEP_BEFORE: _ZERO_GRAD, NOT_DIVIDED: _DIVIDE, IN_ACCUMULATION: _STEP_LESS, TOO_MANY: _LAST_WINDOW,
+    HELD_BACK: _PREPARE,
 }  # fmt: skip
-_SINCE = (ANOTHER, NOT_DIVIDED, IN_ACCUMULATION, TWICE)  # told some steps after they began
+_SINCE = (ANOTHER, NOT_DIVIDED, IN_ACCUMULATION, TWICE, HELD_BACK)  # told some steps after they began
 
 
 @rule("HC232", "desync", severity="warning", reads=("optimizer",), asked="rows")
@@ -143,6 +148,8 @@ def _title(row: Reading) -> str:
 def _how(row: Reading) -> str:
     if row.module == ANOTHER:
         return "does not reach the optimizer's copy of it, which is given another"
+    if row.module == HELD_BACK:
+        return f"is of one micro-batch, its loss divided by {row.op}"
     if row.module == MISSING:
         return "is not used, though its micro-batches give one"
     if row.module == TWICE:
@@ -172,12 +179,17 @@ def _why(first: Reading, off: list[Reading]) -> Iterator[str]:
         yield f"gradients are set to zero before every {n}th update only; the updates between use them as well"
         yield f"so from step {first.step - first.call} to {first.step}"
         return
+    if first.module == HELD_BACK:
+        yield f"accelerate divides each loss by {first.op}, and holds updates back until as many are added up"
+        yield "this optimizer steps on all the same: it is none that accelerate has prepared"
+        return
     if first.module == TOO_MANY:
         yield f"at the updates before there were {first.call}: some were left over, and their gradients not zeroed"
         return
     if first.module == NOT_DIVIDED:
         n = round(first.summary.sum)
-        yield f"the weights of the labels of each of the {n} micro-batches add up to 1: its loss is a mean"
+        of = first.op or "labels"
+        yield f"the weights of the {of} of each of the {n} micro-batches add up to 1: its loss is a mean"
         yield f"{first.names[0]}, the Trainer, adds them up: it takes each to be divided by all labels of the step"
         return
     if first.module == TWICE:

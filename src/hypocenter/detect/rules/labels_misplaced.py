@@ -3,17 +3,20 @@
 What it means
     The difference of outputs of shape [n, 1] and labels of shape [n] has the shape [n, n]: every output is compared
     with every label, and the model learns the mean of all. Or labels that the program has shifted by one place are
-    shifted once more by a model that does so itself: it learns the token after the next.
+    shifted once more by a model that does so itself: it learns the token after the next. Or the label of each masked
+    token is the mask.
 
 How it is decided
     In a replay of a healthy micro-batch. For the first, labels change places, and the loss stays as it was although all
     outputs met all labels. Or, in one term of several, what is made of the model's inputs changes places at the very
     operation that meets the model's column of outputs: the loss stays, and is another where each meets its own. For the
     second, what the loss asks for, which the gradient of the logits tells, stands two places later in the input at 99
-    of 100 places, and not one place later.
+    of 100 places, and not one place later. For the third, at eight places and more, of three samples and more, it asks
+    for one token alone, which the input holds at these places and nowhere else.
 
 What to do
-    Give both the same shape; give a model that shifts labels itself the tokens as they are.
+    Give both the same shape; give a model that shifts labels itself the tokens as they are; clone labels before
+    tokens are masked.
 
 When it is wrong
     Where two sets are compared whatever their order (moments, kernels), by tensors of different dimensions; where only

@@ -47,7 +47,8 @@ def check(window: Window) -> Iterator[Finding]:
         if row.port in (AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY, FORGETS, OWN_AVERAGE):
             title, why, remedy = _words(row)
             yield Finding(
-                code="HC261", kind="config", severity="note" if row.port == LEFT_BEHIND else "warning", step=row.step,
+                code="HC261", kind="config", severity="note" if row.port == LEFT_BEHIND else "warning",
+                step=row.step - (int(row.op or 0) if row.port == OWN_AVERAGE else 0),
                 rank=window.rank, phase="optimizer", site=row.site, param=row.site, title=title, cause="program-error",
                 confidence="proven" if row.port in (AWAY, ELSEWHERE, OWN_AVERAGE) else "likely", why=(why,),
                 actual=None if row.port == OWN_AVERAGE else row.summary.sum,

@@ -13,7 +13,8 @@ What it means
     optimizer holds a parameter that never gets a gradient, though its values come to the loss, or while its like in
     other layers do (an expert that nothing is sent to). Or the gradients of some micro-batches are in no update at all.
     Or every gradient is exactly 0 while the loss is not: what is trained and what it is held against are one tensor,
-    and their gradients cancel out. Or two optimizers hold one parameter, and both move it by
+    and their gradients cancel out; so may those of a part of the model (a policy whose old log-probabilities kept their
+    graph). Or two optimizers hold one parameter, and both move it by
     the same gradient. Or a term of the loss is made of indices and truth values alone (a
     note: how many tokens each expert was sent): it has no gradient.
 
@@ -36,7 +37,10 @@ How it is decided
     stepped, at four updates in a row: a note, and a warning where they are more than 1 % of what is used, the very
     first update of all was made without them, and other lines called backward for them than after. Two optimizers of
     torch (SGD, Adam, AdamW) that step, at four updates of the first 64 steps in a row, without a backward pass between,
-    where both move a parameter, its gradient is the same tensor with the same bits, and each holds others as well.
+    where both move a parameter, its gradient is the same tensor with the same bits, and each holds others as well. A
+    weight of two dimensions and more, whose gradient is exactly 0 at each of the first five updates, as is all else
+    that its module has, where others of its optimizer are not: at the fifth two ways or more brought it something else
+    than 0.
 
 What to do
     Give the parameter to the optimizer, or tell the program that it is not trained: `requires_grad_(False)`. Make the
@@ -59,6 +63,7 @@ from hypocenter.detect.engine import rule
 from hypocenter.detect.law_rows import (
     ALL,
     ALWAYS,
+    CANCELLED,
     CONSTANT,
     COUNTED,
     CUT_OFF,
@@ -89,6 +94,7 @@ _THEN = {
     NOT_USED: "nothing is learned",
     PILED: "it goes after the loss of the other too",
     USED_TWICE: "what is used twice counts double",
+    CANCELLED: "it does not learn",
     TWO_HANDS: "it moves twice as far as what one of them holds",
     THROWN_AWAY: "nothing is learned of them",
     CUT_OFF: "it learns nothing from that part of the loss",
@@ -115,6 +121,7 @@ _UNMERGE = Remedy(action="unmerge", text="call unmerge_adapter() after the evalu
 PILED_MATTERS = 0.01  # share of the gradient
 
 
+_DETACH = Remedy(action="detach", text="compute what is only compared with under torch.no_grad(), or take its detach()")
 _ONE_HAND = Remedy(action="one-optimizer", text="give what the two share to one of them")
 
 
@@ -186,7 +193,7 @@ def check(window: Window) -> Iterator[Finding]:
             why = f"it is in an optimizer and had none at any of the first {n} updates; {row.module} had"
             found = _finding(window, [row], "note", f"nothing ever used {row.site}", window.step, why)
             more = (f"the same for {row.call - 1} more parameters",) if row.call > 1 else ()
-            yield replace(found, why=(*found.why, *more), confidence="likely")
+            yield replace(found, why=(*found.why, *more))
         elif row.port == CONSTANT:
             yield _constant(window, row)
         elif row.port == NEVER:
@@ -195,6 +202,8 @@ def check(window: Window) -> Iterator[Finding]:
             yield _counted(window, row)
         elif row.port == TWO_HANDS:
             yield _two_hands(window, row)
+        elif row.port == CANCELLED:
+            yield _cancelled(window, row)
         elif row.port == THROWN_AWAY and row.module == ALWAYS:
             n = round(row.summary.sum)
             title = f"the gradients of {n} of {n + row.call} micro-batches are in no update"
@@ -220,7 +229,7 @@ def _cut_off(window: Window, row: Reading) -> Finding:
     found = _finding(window, [row], "note", title, window.step, why[0])
     n_more = round(row.summary.sum) - 1
     more = (f"the same for {n_more} more parameters",) if n_more else ()
-    return replace(found, why=(*why, *more), confidence="likely")
+    return replace(found, why=(*why, *more))
 
 
 def _constant(window: Window, row: Reading) -> Finding:
@@ -262,6 +271,16 @@ def _two_hands(window: Window, row: Reading) -> Finding:
     return replace(found, why=(*found.why, "each has parameters of its own too"), remedy=_ONE_HAND)
 
 
+def _cancelled(window: Window, row: Reading) -> Finding:
+    why = (
+        f"its gradient is exactly 0 at each of the first updates, and the sum of {row.summary.sum:.0f} that are not 0: "
+        "the loss holds a difference of what is computed from it and the same again"
+    )
+    found = _finding(window, [row], "warning", f"what comes back to {row.site} cancels out", 0, why)
+    more = (f"the same for {row.call - 1} more parameters",) if row.call > 1 else ()
+    return replace(found, why=(*found.why, *more), remedy=_DETACH)
+
+
 def _of_use(step: int, row: Reading) -> tuple[str, int, str]:
     """Return title, step, and why."""
     if row.port == NOT_USED:
@@ -288,7 +307,7 @@ def _finding(
     if len(rows) > 1:
         others = ", ".join(row.site for row in rows[1:4])
         why.append(f"the same for {len(rows) - 1} more: {others}{' ...' if len(rows) > 4 else ''}")
-    is_parameter = first.port in (TWO_HANDS, NO_GRADIENT, NOT_STEPPED, CUT_OFF, NEVER, NEVER_USED)
+    is_parameter = first.port in (TWO_HANDS, CANCELLED, NO_GRADIENT, NOT_STEPPED, CUT_OFF, NEVER, NEVER_USED)
     return Finding(
         code="HC233",
         kind="stagnation",
@@ -299,8 +318,8 @@ def _finding(
         phase="forward" if first.port == NOT_CONSUMED else "optimizer",
         site=first.module if first.port == NOT_CONSUMED else None if first.site == SITE else first.site,
         param=first.site if is_parameter else None,
-        cause="program-error",
+        cause="unknown" if severity == "note" else "program-error",  # what is seen is certain, and may be meant
         why=tuple(why),
         then=(_THEN[first.port],),
-        confidence="proven",
+        confidence="possible" if severity == "note" else "proven",
     )

@@ -12,15 +12,17 @@ How it is decided
     its first: two names that were one, are two trained parameters now, and hold the same values, bit for bit, that are
     near (half of their norm) what the one had at steps 0, 1, 2, 4, ... What a model of transformers (version 5 and
     later) lists as tied (`all_tied_weights_keys`: by its config, and without what it was loaded untied) is compared at
-    the first update of each optimizer: two names of it are two trained parameters of one shape in this optimizer.
+    the first update of each optimizer: two names of it are two trained parameters of one shape in this optimizer. A
+    note where it may be meant: one of the two names still is the parameter that both were, or a truth value that the
+    model or its config holds is another one.
 
 What to do
     Tie them again after loading and before the optimizer is made (`head.weight = embedding.weight`, `tie_weights()`).
     Grow a vocabulary with `resize_token_embeddings`. Where two are meant, say so: `tie_word_embeddings=False`.
 
 When it is wrong
-    Where a model is trained tied first and untied on purpose later in the same run. Runs that go on in another process
-    are not compared.
+    Where a model is trained tied first and is built anew, untied on purpose, later in the same run, and none of its
+    attributes says so. Runs that go on in another process are not compared.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import SAID, UNTIED
+from hypocenter.detect.law_rows import MEANT, SAID, UNTIED
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Remedy
 
@@ -46,10 +48,13 @@ def check(window: Window) -> Iterator[Finding]:
                 f"they were one at the first update of the optimizer of step {row.call}; this one holds two with the "
                 "same values"
             )  # fmt: skip
+            if row.module == MEANT:
+                more = (*more, "one of them was replaced alone, or the model made with another flag: it may be meant")
             apart = f"{row.site} and {one} were one parameter, and are two"
             title = f"{row.site} is said to be {one}, and is not" if is_said else apart
             yield Finding(
-                code="HC265", kind="desync", severity="warning", step=row.step, rank=window.rank, phase="optimizer",
+                code="HC265", kind="desync", severity="note" if row.module == MEANT else "warning",
+                step=row.step, rank=window.rank, phase="optimizer",
                 site=row.site, param=row.site, confidence="proven",
                 cause="program-error" if is_said else "state-changed", title=title, why=(why, *more),
                 then=("each is trained with its own part of the gradient: they go apart",),

@@ -13,6 +13,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from hypocenter.detect.law_rows import OWN_AVERAGE
 from hypocenter.detect.update_rows import EMA_LOST, SITE
+from hypocenter.nouns import replace
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.grid import is_low, name_of, ulp, wide_dtype
 from hypocenter.session.observers.mixtures import Mixtures
@@ -69,7 +70,7 @@ class Averages(Observer):
         self._watched: list[_Watched] = []
         self._deferred = Deferred(context.ride)
         self._mixtures = Mixtures(context, lambda row: self.rows.append(row))
-        self._last_step = self._n_updates = self._n_own = 0
+        self._last_step = self._n_updates = self._n_own = self._own_since = 0
 
     def attach(self) -> Callable[[], None]:
         """Notice copies as they are made."""
@@ -88,9 +89,11 @@ class Averages(Observer):
     def _tell_of_itself(self, update: Update, own: Sequence[Tensor]) -> None:
         """Write a row at the second update before which weights were averaged with themselves."""
         self._n_own += bool(own)
+        self._own_since = self._last_step if own and self._n_own == 1 else self._own_since
         if own and self._n_own == OWN_TWICE:
             name, order = self.context.label(own[0]), self.context.clock.next_order()
-            self.rows.append(number_row(name, OWN_AVERAGE, self._last_step, order, float(OWN_TWICE), call=len(own)))
+            row = number_row(name, OWN_AVERAGE, self._last_step, order, float(OWN_TWICE), call=len(own))
+            self.rows.append(replace(row, op=str(self._last_step - self._own_since)))
 
     def after_update(self, update: Update) -> None:
         """Look at the copies: what the program did to them since the last update belongs to the last step."""

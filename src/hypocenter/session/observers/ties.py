@@ -3,7 +3,8 @@
 Which names are one parameter is noted when an optimizer makes its first update, and looked at when a later one does: a
 model that was made or loaded anew has another optimizer too. Two that were one and are two now count only where they
 hold the same values, bit for bit, and these are near what the one had: a second model that was made untied begins with
-values of its own, if also with the same in all its layers.
+values of its own, if also with the same in all its layers. It is a note where a program may mean it: it has put
+another parameter in the place of one of the two alone, or has made the model with another flag.
 
 And what a model itself says is one parameter (transformers', by its config) is one, at the first update of each
 optimizer: it counts where the optimizer holds both, and they are of one shape.
@@ -11,13 +12,14 @@ optimizer: it counts where the optimizer holds both, and they are of one shape.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from hypocenter import schedule
-from hypocenter.detect.law_rows import SAID, UNTIED
+from hypocenter.detect.law_rows import MEANT, SAID, UNTIED
 from hypocenter.nouns import replace
 from hypocenter.session.events import Observed, Observer, Update
 from hypocenter.session.observers.optimizer_rows import number_row
@@ -36,6 +38,7 @@ class _Tie:
 
     parameter: Ref[Any]
     step: int
+    flags: Mapping[str, bool]  # of the model
     values: Any = None
 
 
@@ -74,14 +77,19 @@ class Ties(Observer[Observed]):
                 and id(named[a]) in own and self._are_two(named[a], named[b], tie.values)
             ]  # fmt: skip
             if copies:
-                one, other = copies[0]
-                self._tell(update.step, one, other, len(copies), call=self._tied[kind, one, other].step)
+                (one, other), flags = copies[0], self.context.framework.flags(root)
+                tie = self._tied[kind, one, other]
+                is_one_left = any(tie.parameter() is named[name] for name in (one, other))
+                is_meant = is_one_left or any(flags.get(name, was) != was for name, was in tie.flags.items())
+                self._tell(update.step, one, other, len(copies), MEANT if is_meant else "", tie.step)
                 return
             first: dict[int, str] = {}
+            flags: Mapping[str, bool] | None = None
             for name, parameter in named.items():
                 one = first.setdefault(id(parameter), name)
                 if one is not name and len(self._tied) < MOST:
-                    tie = self._tied.setdefault((kind, one, name), _Tie(Ref(parameter), update.step))
+                    flags = self.context.framework.flags(root) if flags is None else flags
+                    tie = self._tied.setdefault((kind, one, name), _Tie(Ref(parameter), update.step, flags))
                     tie.parameter = Ref(parameter)
 
     def after_update(self, update: Update) -> None:
