@@ -1,9 +1,10 @@
-"""A residual CNN with AveragedModel: the average is taken before the step and its BatchNorm buffers never follow."""
+"""A residual CNN with an average of its weights by hand: the BatchNorm buffers of the average never follow."""
+
+import copy
 
 import torch
 from kit import FAULT, tell
 from torch import nn
-from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 torch.manual_seed(27)
 
@@ -21,7 +22,7 @@ class Block(nn.Module):
 
 
 model = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), Block(16), Block(16), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5))
-average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=not FAULT)
+average = copy.deepcopy(model).requires_grad_(False).eval()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)
 means = torch.randn(5, 3, 8, 8)
 losses = []
@@ -32,10 +33,14 @@ for step in range(40):
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()
-    average.update_parameters(model)
+    with torch.no_grad():
+        for theirs, ours in zip(average.parameters(), model.parameters(), strict=True):
+            theirs.lerp_(ours, 0.1)
+        if not FAULT:
+            for theirs, ours in zip(average.buffers(), model.buffers(), strict=True):
+                theirs.copy_(ours)
     losses.append(loss.detach())
     if step % 10 == 9:
-        average.eval()
         with torch.no_grad():
             print("average", nn.functional.cross_entropy(average(x), y).item())
 tell(model, losses)
