@@ -1,7 +1,7 @@
 """`python -m bench.blind [NAME ...] [--trial third] [--audit every=1] [--twins] [--device KIND] [--jobs N]`.
 
-What is said of programs that people wrote who had not read the rules: those of `first/`, `second/` or `third/`. Those
-of `healthy/` are right, and were written after what the rules ask, to be accused by them.
+What is said of programs that people wrote who had not read the rules: those of `first/` to `fourth/`. Those of
+`healthy/` are right, and were written after what the rules ask, to be accused by them.
 
 Each is recorded by `hypocenter run` in a process of its own (those of several ranks under torchrun) and diagnosed. The
 exit code is 1 when one is not told what the `.toml` beside its folder says, or a healthy twin is warned of.
@@ -31,6 +31,7 @@ HERE = Path(__file__).parent
 LIMIT_S = 600.0
 AGAIN = "checkpoint written"  # says the first of two processes, which is not watched
 FOR_SEVERAL = "# RANKS"  # begins the first line of a program for two ranks
+FOR_MINDSPORE = "# MINDSPORE"  # and of one for the interpreter that the variable MINDSPORE_PYTHON names
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,7 @@ def main() -> int:
     """Run the programs, print a table."""
     parser = argparse.ArgumentParser(prog="python -m bench.blind", description=__doc__)
     parser.add_argument("names", nargs="*", help="beginnings of names; without any, all")
-    parser.add_argument("--trial", choices=["first", "second", "third", "healthy"], default="first")
+    parser.add_argument("--trial", choices=["first", "second", "third", "fourth", "healthy"], default="first")
     parser.add_argument("--audit", default="", help="as of `hypocenter run`")
     parser.add_argument("--twins", action="store_true", help="the healthy ones")
     parser.add_argument("--device", default="cpu", help="where they train; what does not run there shows its own error")
@@ -68,14 +69,15 @@ def main() -> int:
 def _told(name: str, folder: Path, asked: argparse.Namespace) -> Told:
     program, out = HERE / asked.trial / f"{name}.py", folder / "run"
     folder.mkdir()
-    is_for_several = program.read_text(encoding="utf-8").startswith(FOR_SEVERAL)
-    launcher = ["torchrun", "--standalone", "--nproc-per-node", "2"] if is_for_several else ["python"]
+    text = program.read_text(encoding="utf-8")
+    python = os.environ.get("MINDSPORE_PYTHON", "python") if text.startswith(FOR_MINDSPORE) else "python"
+    launcher = ["torchrun", "--standalone", "--nproc-per-node", "2"] if text.startswith(FOR_SEVERAL) else [python]
     options = ["--out", str(out), *(["--audit", asked.audit] if asked.audit else [])]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "BLIND_FOLDER": str(folder), "BLIND_DEVICE": asked.device}
     environment["FAULT"] = "0" if asked.twins else "1"
     command = [sys.executable, "-m", "hypocenter", "run", *options, *launcher, str(program)]
     try:
-        if AGAIN in program.read_text(encoding="utf-8"):
+        if AGAIN in text:
             subprocess.run(["python", str(program)], env=environment, cwd=folder, capture_output=True, timeout=LIMIT_S)
         ended = subprocess.run(command, env=environment, cwd=folder, capture_output=True, text=True, timeout=LIMIT_S)
     except subprocess.TimeoutExpired:

@@ -96,6 +96,22 @@ class Pixels(nn.Module):
         return self.out((pixels.to(self.dtype) - 128).float() / 64)
 
 
+class Scaled(nn.Module):
+    """A layer with a scale that is 1 but for rounding: DoRA, as peft writes it, before its first update."""
+
+    def __init__(self, *, is_added: bool) -> None:
+        super().__init__()
+        self.up, self.down, self.is_added = nn.Linear(48, 64), nn.Linear(64, 1), is_added
+        self.size = nn.Parameter(self.up.weight.detach().norm(dim=1) * (1 + 1e-9))
+
+    def forward(self, x: Tensor) -> Tensor:
+        base = self.up(x)
+        rest = (self.size / (self.up.weight.detach() * 1.1).norm(dim=1) * 1.1 - 1) * base
+        if self.is_added:
+            return self.down(base + rest)
+        return self.down(functional.layer_norm(rest, (64,), eps=0.0))
+
+
 class Sure(nn.Module):
     """Gives its own loss, a small difference of larger numbers once it is sure."""
 
@@ -133,6 +149,7 @@ FAULTS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor], str]] = {
     "a long sum": (lambda: Averaged(torch.bfloat16), lambda: torch.randn(4, 700, 4), "aten.add"),
     "a difference": (lambda: Normed(is_difference=True), lambda: torch.randn(32, 4), "aten.sub"),
     "pixels": (lambda: Pixels(torch.uint8), lambda: torch.randint(0, 256, (8, 64)), "aten.sub"),
+    "a scale that is 1": (lambda: Scaled(is_added=False), lambda: torch.randn(8, 48), "aten.sub"),
 }
 TWINS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "positions": (lambda: Turned(torch.float32), tokens),
@@ -140,6 +157,7 @@ TWINS: dict[str, tuple[Callable[[], nn.Module], Callable[[], Tensor]]] = {
     "a difference": (lambda: Normed(is_difference=False), lambda: torch.randn(32, 4)),
     "pixels": (lambda: Pixels(torch.int16), lambda: torch.randint(0, 256, (8, 64))),
     "a loss near zero": (Sure, lambda: torch.rand(16, 4) + 0.5),
+    "a scale that is 1": (lambda: Scaled(is_added=True), lambda: torch.randn(8, 48)),
 }
 
 

@@ -31,6 +31,7 @@ MEMORY = 0.25  # of what is free
 ELEMENTS = 16  # of a result, at least: a loss of 0.01 is a difference of larger numbers
 TOLD = 0.05  # of the norm
 BEGAN = 0.02  # of that: what an operand is off, to be where it began
+LOST = 64 * torch.finfo(torch.float32).eps  # error of a result in float32 to which what is far off has added nothing
 _PICKS = frozenset(
     {"gather", "index", "index_select", "masked_select", "nll_loss_forward", "nll_loss2d_forward", "take"}
 )
@@ -79,7 +80,7 @@ class Precision(Observer):
         self._tell(shadow, update.step)
 
     def _tell(self, shadow: Counting, step: int) -> None:
-        found = first_inexact(shadow.steps[: shadow.n_of_model])
+        found = first_inexact(shadow.steps, shadow.n_of_model)
         if found is not None:
             self._add(_inexact(shadow.steps, found), step)
         counted = first_miscounted(shadow.steps, shadow.terms, TOLD)
@@ -95,24 +96,45 @@ class Precision(Observer):
             self.rows.append(replace(row, step=step, order=self.context.clock.next_order()))
 
 
-def first_inexact(steps: Sequence[Step]) -> int | None:
+def first_inexact(steps: Sequence[Step], n_of_model: int) -> int | None:
     """Return the number of the first operator of forward whose result is far off, of operands that are not.
 
     What only picks elements is left out. So is what a parameter makes of exact operands in float32: where training
-    brings an output to zero, it is a small difference of large numbers, and as good as that format allows.
+    brings an output to zero, it is a small difference of large numbers, and as good as that format allows. And so is
+    what comes to nothing.
 
     Args:
-        steps: up to the last use of a parameter: a loss may be a small difference of large numbers.
+        n_of_model: how many come up to the last use of a parameter: a loss may be a small difference of large numbers.
     """
-    for number, each in enumerate(steps):
+    for number, each in enumerate(steps[:n_of_model]):
         before = max(each.before, default=0.0)
         is_far = each.error >= TOLD and before < TOLD
         is_of_forward = each.place.phase == "forward" and not each.place.recompute
         is_learned = each.is_learned and each.dtype not in _SHORT and before < BEGAN * TOLD
         is_meant = each.op.split(".")[1] in _PICKS or is_learned
-        if is_far and is_of_forward and each.n >= ELEMENTS and not is_meant:
+        if is_far and is_of_forward and each.n >= ELEMENTS and not is_meant and not comes_to_nothing(steps, number):
             return number
     return None
+
+
+def comes_to_nothing(steps: Sequence[Step], number: int) -> bool:
+    """Return whether all that a result which is far off is used for ends in float32 that is exact to the last digits.
+
+    A scale that is 1 but for rounding, less 1, times an output, is added to that output: DoRA, before its first update.
+    """
+    far, used, is_lost = {number}, set[int](), False
+    for at, each in enumerate(steps[number + 1 :], number + 1):
+        given = far.intersection(each.made_by)
+        if not given or each.place.phase != "forward" or each.place.recompute:
+            continue
+        used |= given
+        if each.error >= TOLD:
+            far.add(at)
+        elif each.dtype in _SHORT or each.error > LOST:
+            return False
+        else:
+            is_lost = True
+    return is_lost and used == far
 
 
 def origin_of(steps: Sequence[Step], number: int) -> int:
