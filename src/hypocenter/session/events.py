@@ -120,6 +120,12 @@ class Update:
     skipped: bool = False  # known after the update
     rows: list[Reading] = field(default_factory=list)  # of the observers that were told of it before this one
 
+    @property
+    def ids(self) -> frozenset[int]:
+        """The ids of its parameters, which are the same object as long as an optimizer of torch holds the same ones."""
+        found: frozenset[int] | None = getattr(self.parameters, "ids", None)
+        return frozenset(map(id, self.parameters)) if found is None else found
+
 
 class Observer(Generic[ContextT]):
     """Listens to training; every method may be left as it is.

@@ -185,7 +185,7 @@ class Sentinel:
         else:
             parameters, values = [p for p, _ in gradients], [g for _, g in gradients]
         known = self._known.get((id(parameters[0]), len(parameters))) if parameters else None
-        if known is not None and _are_same(known.tensors, parameters) and known.reader.fits(values):
+        if known is not None and are_same(known.tensors, parameters) and known.reader.fits(values):
             return known, values
         here = [(p, g) for p, grad in gradients if (g := local(grad)) is not None]
         pairs = [pair for p, g in here for pair in unfolded(p, g)]
@@ -196,7 +196,7 @@ class Sentinel:
         """Return what is kept of parameters with such gradients; make it when they are new."""
         key = (id(parameters[0]), len(parameters)) if parameters else (0, 0)
         known = self._known.get(key)
-        if known is not None and _are_same(known.tensors, parameters) and known.reader.fits(values):
+        if known is not None and are_same(known.tensors, parameters) and known.reader.fits(values):
             return known
         names = [self.label(parameter) for parameter in parameters]
         made = _Parameters(parameters, names, NormReader(values), tuple(map(id, parameters)))
@@ -301,9 +301,9 @@ class Sentinel:
         return NormRows(template, step=step, first_order=first_order, norms=[*norms, *values], bad=bad)
 
 
-def _are_same(known: Sequence[torch.Tensor], now: Sequence[torch.Tensor]) -> bool:
+def are_same(known: Sequence[torch.Tensor], now: Sequence[torch.Tensor]) -> bool:
     """Return whether these are the very same tensors."""
-    return len(known) == len(now) and all(map(operator.is_, known, now))
+    return known is now or (len(known) == len(now) and all(map(operator.is_, known, now)))
 
 
 def _norms_of(known: _Parameters | Turn, values: Sequence[torch.Tensor]) -> list[float] | None:
@@ -323,7 +323,7 @@ def _in_turn(parameters: Sequence[torch.Tensor], turn: int, known: dict[int, Tur
     """Return what is looked at in this turn; None where `local` must tell which part of it lies on this rank."""
     every = turns(len(parameters))
     mine, before = parameters[turn % every :: every], known.get(turn % every)
-    if before is not None and _are_same(before.tensors, mine) and before.reader.fits(before.chosen):
+    if before is not None and are_same(before.tensors, mine) and before.reader.fits(before.chosen):
         return before
     chosen = _chosen(parameters, turn)
     if not chosen or not are_plain(chosen):

@@ -68,7 +68,7 @@ class FrozenStatistics(Observer):
         if not self._norms:
             return
         is_due = self._n_updates % EVERY == 0
-        own = set(map(id, update.parameters)) if is_due else set[int]()
+        own = update.ids if is_due else set[int]()
         for each in self._norms:
             self._look(each, own, update.step, is_due=is_due)
         self._norms = [each for each in self._norms if not each.is_over]

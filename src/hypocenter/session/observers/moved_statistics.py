@@ -75,7 +75,7 @@ class MovedStatistics(Observer):
             if each.is_over or norm is None or counter is None or norm.num_batches_tracked is not counter:
                 each.is_over = True
                 continue
-            own = set(map(id, update.parameters)) if own is None else own
+            own = update.ids if own is None else own
             if id(norm.weight) in own:
                 n, n_backwards = counter._version - each.version, self._n_backwards - each.n_backwards
                 each.version, each.n_backwards = counter._version, self._n_backwards
@@ -83,7 +83,7 @@ class MovedStatistics(Observer):
         self._norms = [each for each in self._norms if not each.is_over]
 
     def _find(self, update: Update) -> list[_Norm]:
-        own = set(map(id, update.parameters))
+        own = update.ids
         found = [
             (self.context.names.module_name(norm) or type(norm).__name__, norm, norm.num_batches_tracked)
             for root in self.context.names.roots()

@@ -56,7 +56,7 @@ class Ties(Observer[Observed]):
         if optimizer is None or self._is_told or (known is not None and known() is optimizer):
             return
         self._seen[id(optimizer)] = Ref(optimizer)
-        own = {id(p) for p in update.parameters}
+        own = update.ids
         for root in self.context.names.roots():
             said = [
                 pair for pair in self.context.framework.said_to_be_tied(root)
