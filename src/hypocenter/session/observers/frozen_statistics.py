@@ -38,6 +38,13 @@ class _Norm:
     n_frozen: int = 0  # looks
     begun: tuple[int, int, Tensor] | None = None  # when it was frozen: step, version of its counter, numbers
     is_over: bool = False
+    weight: Ref[Tensor] | None = None  # at the last look
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether it goes on being trained, as at the last look."""
+        weight = None if self.weight is None or self.begun is not None else self.weight()
+        return weight is not None and weight.requires_grad
 
 
 class FrozenStatistics(Observer):
@@ -69,9 +76,13 @@ class FrozenStatistics(Observer):
             return
         is_due = self._n_updates % EVERY == 0
         own = update.ids if is_due else set[int]()
+        n_over = 0
         for each in self._norms:
-            self._look(each, own, update.step, is_due=is_due)
-        self._norms = [each for each in self._norms if not each.is_over]
+            if is_due or not each.is_trained:
+                self._look(each, own, update.step, is_due=is_due)
+                n_over += each.is_over
+        if n_over:
+            self._norms = [each for each in self._norms if not each.is_over]
 
     def _find(self) -> Iterator[tuple[_NormBase, _Norm]]:
         """Yield some of the norms that have statistics and weights of their own, over all of the models."""
@@ -88,6 +99,7 @@ class FrozenStatistics(Observer):
         if norm is None or norm.num_batches_tracked is None:
             each.is_over = True
             return
+        each.weight = Ref(norm.weight)
         if norm.weight.requires_grad:
             each.n_trained += id(norm.weight) in own
             each.is_over = each.begun is not None

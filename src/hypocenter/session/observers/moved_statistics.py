@@ -24,6 +24,7 @@ USUAL = 4  # updates in a row with the same number of calls
 MORE = 2  # calls, than as a rule: one more may be a look at what the model makes
 TIMES = 2  # that there were more, and the rule held again after it
 NORMS = 4  # that are followed
+_COUNTER = "num_batches_tracked"
 
 
 @dataclass(slots=True)
@@ -72,11 +73,11 @@ class MovedStatistics(Observer):
         own = None
         for each in self._norms:
             norm, counter = each.norm(), each.counter()
-            if each.is_over or norm is None or counter is None or norm.num_batches_tracked is not counter:
+            if each.is_over or norm is None or counter is None or norm._buffers.get(_COUNTER) is not counter:
                 each.is_over = True
                 continue
             own = update.ids if own is None else own
-            if id(norm.weight) in own:
+            if id(norm._parameters["weight"]) in own:  # for `norm.weight` Python is asked, at each step
                 n, n_backwards = counter._version - each.version, self._n_backwards - each.n_backwards
                 each.version, each.n_backwards = counter._version, self._n_backwards
                 self._count(each, counter, n, n - n_backwards, update.step)
