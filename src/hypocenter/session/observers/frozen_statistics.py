@@ -10,7 +10,7 @@ is left alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 import torch
@@ -58,6 +58,10 @@ class FrozenStatistics(Observer):
         self._told: set[bool] = set()  # whether it was far
         self._n_updates = 0
 
+    def at_rest(self) -> Iterable[str]:
+        """Without norms there is nothing to look at."""
+        return ("before_update",) if self._is_found and not (self._norms or self._deferred.waiting) else ()
+
     def on_root(self, model: object) -> None:
         """They are looked for anew."""
         self._is_found = False
@@ -94,7 +98,7 @@ class FrozenStatistics(Observer):
         for norm in list(norms.values())[:: -(-len(norms) // NORMS) or 1]:
             yield norm, _Norm(self.context.names.module_name(norm) or type(norm).__name__, Ref(norm))
 
-    def _look(self, each: _Norm, own: set[int], step: int, *, is_due: bool) -> None:
+    def _look(self, each: _Norm, own: Set[int], step: int, *, is_due: bool) -> None:
         norm = each.norm()
         if norm is None or norm.num_batches_tracked is None:
             each.is_over = True

@@ -8,7 +8,7 @@ its shape, as targets and averages do, or moves at the first looks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 import torch
@@ -52,6 +52,10 @@ class FrozenWritten(Observer):
         self._frozen: list[_Frozen] = []
         self._is_found = self._is_told = False
         self._n_updates = 0
+
+    def at_rest(self) -> Iterable[str]:
+        """Without frozen parameters there is nothing to look at."""
+        return ("before_update",) if self._is_found and not (self._frozen or self._deferred.waiting) else ()
 
     def on_root(self, model: object) -> None:
         """They are looked for anew."""

@@ -56,6 +56,11 @@ class LowPlaces:
         start, known.turn = known.turn % size, (known.turn + n) % size
         return [known.places[(start + i) % size] for i in range(min(n, size))]
 
+    @property
+    def are_any(self) -> bool:
+        """Whether there are such places in any optimizer."""
+        return any(known.places for known in self._known.values())
+
     def has_any(self, optimizer: Any) -> bool:
         """Return whether the last look found a place in this optimizer."""
         known = self._known.get(id(optimizer))

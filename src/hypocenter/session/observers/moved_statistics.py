@@ -8,7 +8,7 @@ follows as ever, or nobody can tell which were for training.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -52,6 +52,14 @@ class MovedStatistics(Observer):
         self._norms: list[_Norm] = []
         self._is_found = self._is_told = False
         self._n_backwards = 0
+
+    def at_rest(self) -> Iterable[str]:
+        """Without norms there is nothing to count."""
+        return (
+            ("before_backward", "before_update")
+            if self._is_found and not (self._norms or self._deferred.waiting)
+            else ()
+        )
 
     def before_backward(self, roots: Sequence[Tensor]) -> None:
         """Count a backward: what it goes through was called to train."""

@@ -11,6 +11,7 @@ optimizer: it counts where the optimizer holds both, and they are of one shape.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,6 +49,10 @@ class Ties(Observer[Observed]):
         self._tied: dict[_Pair, _Tie] = {}
         self._is_told = False
         self._is_due = schedule.parse("doubling")
+
+    def at_rest(self) -> Iterable[str]:
+        """New optimizers are looked at; values are kept at steps at which all are told."""
+        return ("before_update", "after_update")
 
     def before_update(self, update: Update) -> None:
         """Look when an optimizer makes its first update."""
