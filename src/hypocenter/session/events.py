@@ -258,25 +258,28 @@ class Observers:
         self._generation = -1  # of names
         self._has_clips = self._may_clip = False  # since the last update, and before it
         self._resting: dict[Observer[Any], frozenset[str]] | None = None  # None: all are told
-        self._hearing_at_rest: dict[tuple[str, bool, bool], list[tuple[Observer[Any], Callable[..., Any]]]] = {}
+        self._told_at_rest: dict[str, list[tuple[Observer[Any], Callable[..., Any]]]] = {}
 
     def _who_hears(self, event: str) -> list[tuple[Observer[Any], Callable[..., Any]]]:
         """Return who listens to this event now, which depends on whether there are several ranks, and a loss scaler."""
         has_ranks = event not in OFTEN or self._rank()[1] > 1
         has_scaler = event not in OFTEN or self.may_scale
-        key, hearing = (event, has_ranks, has_scaler), self._hearing if self._resting is None else self._hearing_at_rest
-        found = hearing.get(key)
+        key, rests = (event, has_ranks, has_scaler), self._resting
+        found = self._hearing.get(key) if rests is None else self._told_at_rest.get(event)
         if found is None:
-            rests = self._resting or {}
             lacks = {needs for needs, is_there in (("ranks", has_ranks), ("scaler", has_scaler)) if not is_there}
-            found = hearing[key] = [
+            found = [
                 (each, getattr(each, event))
                 for each in self._all
                 if getattr(type(each), event) is not getattr(Observer, event)
                 and each.needs not in lacks
                 and (event not in OFTEN or each not in self._done)
-                and event not in rests.get(each, ())
+                and (rests is None or event not in rests.get(each, ()))
             ]
+            if rests is None:
+                self._hearing[key] = found
+            else:
+                self._told_at_rest[event] = found
         return found
 
     def _first_done(self) -> float:
@@ -317,7 +320,7 @@ class Observers:
                     self._resting[each] = events
             except Exception as error:
                 self._switch_off(each, error)
-        self._hearing_at_rest.clear()
+        self._told_at_rest.clear()
 
     @property
     def are_urgent(self) -> bool:
@@ -351,7 +354,8 @@ class Observers:
             self._has_clips = True
             if not self._may_clip:
                 self._wake()
-        for observer, hear in self._who_hears(event):
+        told = None if self._resting is None else self._told_at_rest.get(event)
+        for observer, hear in self._who_hears(event) if told is None else told:
             try:
                 hear(*args)
                 if rows is not None and observer.rows:
@@ -403,7 +407,7 @@ class Observers:
     def _switch_off(self, observer: Observer[Any], error: Exception) -> None:
         self._all.remove(observer)
         self._hearing.clear()  # those who are being told go on with the list that they were in
-        self._hearing_at_rest.clear()
+        self._told_at_rest.clear()
         self._complain(type(observer).__name__, error)
         self._let_go(observer)
 

@@ -144,6 +144,8 @@ class Sentinel:
             at += n
         check = checks[0]
         check.losses, check.unused = host[at : at + len(values)], host[at + len(values) :]
+        if not check.bad_params and all(map(math.isfinite, check.losses)):
+            check.is_finite = check.loss_finite = True  # each step asks, and to find it out is two calls each time
         check.ahead = checks[1] if len(checks) > 1 and parts[1][1] else None
         if remember:
             self._last = parts[0][0]

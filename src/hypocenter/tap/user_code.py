@@ -40,6 +40,7 @@ _functorch_level: Callable[[], object] = torch._C._functorch.peek_interpreter_st
 _mode_of: Callable[[Any], object] = torch._C._get_dispatch_mode
 _PROXY: Any = torch._C._TorchDispatchModeKey.PROXY  # type: ignore[attr-defined]
 _FAKE: Any = torch._C._TorchDispatchModeKey.FAKE  # type: ignore[attr-defined]
+_compiler: Any = torch.compiler  # `is_compiling` is two calls, and the compiler never looks into what asks it here
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)  # types of tensors that have numbers unless they are of device meta
 _data: Any = torch.Tensor.data
 _gradient: Any = torch.Tensor.grad  # the property: what backward has left is no part of a graph
@@ -108,7 +109,7 @@ class UserCode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if torch.compiler.is_compiling() or func is _ENTER or func is _EXIT:  # around each step of an optimizer
+        if _compiler._is_compiling_flag or func is _ENTER or func is _EXIT:  # around each step of an optimizer
             return func(*args, **kwargs)
         caller = sys._getframe(1)
         if type(func) not in _OF_TORCH:
