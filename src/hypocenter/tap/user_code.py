@@ -142,7 +142,7 @@ class UserCode(TorchFunctionMode):
         try:
             if not before.can_be_repeated:
                 self._forget(args[:1])
-            elif (_holds_tensor(result) or before.written is not None) and (
+            elif (isinstance(result, torch.Tensor) or _holds_tensor(result) or before.written is not None) and (
                 getattr(func, "__self__", None) is not _gradient
             ):
                 self._note(func, args, kwargs, result, before, caller)
@@ -195,8 +195,12 @@ class UserCode(TorchFunctionMode):
         return None if is_of_graph else self.prelude
 
     def _note(self, func: Any, args: Any, kwargs: Any, result: Any, before: _Before, caller: FrameType) -> None:
-        tape = self._tape_for(before.is_of_graph, result)
-        if before.is_of_graph and _is_data_of_leaf(args, result):
+        is_of_graph = before.is_of_graph
+        if torch.is_grad_enabled() and (is_of_graph or self.follows_module):  # `_tape_for`, of nearly all
+            tape = self.tape
+        else:
+            tape = self._tape_for(is_of_graph, result)
+        if is_of_graph and not getattr(result, "requires_grad", True) and _is_data_of_leaf(args, result):
             self._parameters.add(storage_of(result))  # what is done to it is an update
             return
         if (
