@@ -219,7 +219,7 @@ class Observer(Generic[ContextT]):
         """Note what is known of the whole run: the session closes. Not called in a process that is killed."""
 
 
-AWAKE, AWAKE_EVERY = 64, (32, 1000)  # steps: the first ones, and each such step, `doubling` ones among them
+AWAKE, AWAKE_EVERY, AWAKE_ALSO = 64, 32, 1000  # steps: the first ones, and every such one, as `doubling` has
 MOST_KNOWN = 64  # lists of parameters
 OFTEN = frozenset(
     {"before_backward", "after_backward", "before_clip", "seen_before_clip", "before_update", "after_update"}
@@ -306,7 +306,7 @@ class Observers:
         return is_new
 
     def _is_awake_at(self, step: int) -> bool:
-        return step < AWAKE or not all(step % n for n in AWAKE_EVERY) or self._audits.is_due(step)
+        return step < AWAKE or not (step % AWAKE_EVERY and step % AWAKE_ALSO) or self._audits.is_due(step)
 
     def _wake(self) -> None:
         self._resting = None

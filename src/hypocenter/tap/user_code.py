@@ -23,7 +23,7 @@ import torch
 from torch._C import _len_torch_function_stack, _pop_torch_function_stack, _push_on_torch_function_stack
 from torch.overrides import TorchFunctionMode
 
-from hypocenter.capturing import is_capturing
+from hypocenter.capturing import ABLE, is_capturing
 from hypocenter.tap.as_the_caller import standing_for, take_out
 from hypocenter.tap.python_operators import PythonOperators
 from hypocenter.tap.self_averages import SelfAverages
@@ -35,6 +35,7 @@ from hypocenter.tap.tree import tensors
 _WRITERS_KEPT = 256  # entries
 PRELUDE_EVENTS = 256  # beyond it nothing more is noted before a step: a program that computes its batches, op by op
 
+_outside: Callable[[], str] = getattr(torch._C, "_get_privateuse1_backend_name", str)
 _tracing_state: Callable[[], object] = torch._C._get_tracing_state
 _functorch_level: Callable[[], object] = torch._C._functorch.peek_interpreter_stack  # type: ignore[attr-defined]
 _mode_of: Callable[[Any], object] = torch._C._get_dispatch_mode
@@ -345,7 +346,7 @@ def is_graph_taken() -> bool:
     Also by a device that captures a graph, and under a FakeTensorMode of the program's own: no tensor has numbers.
     """
     is_traced = _tracing_state() is not None or _mode_of(_PROXY) is not None or _mode_of(_FAKE) is not None
-    return is_traced or is_capturing()
+    return is_traced or (ABLE.get(_outside()) != () and is_capturing())  # mostly no device can
 
 
 def _is_shadow(values: Any) -> bool:
