@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-_able: dict[str, tuple[Any, ...]] = {}  # by the name of torch's backend outside: modules of devices that can capture
+ABLE: dict[str, tuple[Any, ...]] = {}  # by the name of torch's backend outside: modules of devices that can capture
 
 
 def is_capturing(kind: str | None = None) -> bool:
@@ -25,7 +25,7 @@ def is_capturing(kind: str | None = None) -> bool:
         modules = (vars(torch).get(kind),)
     else:
         outside = getattr(torch._C, "_get_privateuse1_backend_name", str)()  # npu, once torch_npu is imported
-        modules = _able.get(outside)
+        modules = ABLE.get(outside)
         if modules is None:
             modules = _modules(torch, outside)
     for module in modules:
@@ -49,5 +49,5 @@ def _modules(torch: Any, outside: str) -> tuple[Any, ...]:
     there = (vars(torch).get(name) for name in built)
     found = tuple(module for module in there if hasattr(module, "is_current_stream_capturing"))
     if outside == "privateuseone" or outside in vars(torch):  # else it is named, and to come
-        _able[outside] = found
+        ABLE[outside] = found
     return found

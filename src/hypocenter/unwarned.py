@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from typing import Any
 
 _FORGET = [name for name in ("_filters_mutated", "_filters_mutated_lock_held") if hasattr(warnings, name)]
@@ -27,25 +27,22 @@ def unwarned() -> Generator[None, None, None]:
             filters.remove(silence)
 
 
-class StillShown:
-    """A context in which `catch_warnings` does not make Python forget which warnings it has shown."""
-
-    __slots__ = ("_filters", "_forget")
-
-    def __enter__(self) -> None:
-        self._filters = [*warnings.filters]
-        self._forget: list[Any] = []
-        for name in _FORGET:
-            self._forget.append(getattr(warnings, name))
-            setattr(warnings, name, _nothing)
-
-    def __exit__(self, *_: object) -> None:
-        for name, forget in zip(_FORGET, self._forget, strict=True):
-            setattr(warnings, name, forget)
-        if self._filters != warnings.filters:
+def still_shown(method: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """Call a function so that `catch_warnings` does not make Python forget meanwhile which warnings it has shown."""
+    filters, forget = [*warnings.filters], list(map(_THERE.__getitem__, _FORGET))
+    _THERE.update(_SILENT)
+    try:
+        return method(*args, **kwargs)
+    finally:
+        _THERE.update(zip(_FORGET, forget, strict=True))
+        if filters != warnings.filters:
             with warnings.catch_warnings():  # they have changed for good
                 pass
 
 
 def _nothing() -> None:
     """Do nothing: stands for a moment in the place of what makes Python forget."""
+
+
+_THERE: dict[str, Any] = vars(warnings)  # type: ignore[assignment]
+_SILENT = dict.fromkeys(_FORGET, _nothing)

@@ -43,6 +43,7 @@ from hypocenter.session.tree import Tree
 from hypocenter.session.wire import receive, send
 
 _CAN_BE = torch.distributed.is_available()  # torch may be built without it
+_world: Any = torch.distributed.distributed_c10d._world if _CAN_BE else None
 UNHURRIED = timedelta(hours=12)  # nobody waits for it: a rank may evaluate or save for long
 
 
@@ -237,7 +238,7 @@ class Council:
     def _is_there(self, communicates: Callable[[], bool]) -> bool:
         """Return whether this is one of many ranks; begin to assemble them when the process group is a new one."""
         distributed = torch.distributed
-        group = distributed.group.WORLD if _CAN_BE else None
+        group = _world.default_pg if _CAN_BE else None  # what `group.WORLD` gives, in one call
         if group is None:
             if self._job is not None:
                 self._adjourn()

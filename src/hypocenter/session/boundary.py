@@ -200,7 +200,7 @@ class Boundary:
             for microbatch in self._parts.tape.microbatches:
                 microbatch.why_not = "the parameters were moved after this backward and before the update"
         is_wrapper = not isinstance(optimizer, torch.optim.Optimizer)
-        parameters = [] if is_wrapper else parameters_of(optimizer)
+        parameters = [] if is_wrapper else self._parts.parameter_check.known(optimizer, parameters_of(optimizer))
         if not gradients:
             gradients = scaled.gradients if scaled is not None else Gradients.of(parameters or parameters_of(optimizer))
         parameters = parameters or [p for p, _ in gradients]

@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
@@ -120,6 +120,12 @@ class Update:
     skipped: bool = False  # known after the update
     rows: list[Reading] = field(default_factory=list)  # of the observers that were told of it before this one
 
+    @property
+    def ids(self) -> frozenset[int]:
+        """The ids of its parameters, which are the same object as long as an optimizer of torch holds the same ones."""
+        found: frozenset[int] | None = getattr(self.parameters, "ids", None)
+        return frozenset(map(id, self.parameters)) if found is None else found
+
 
 class Observer(Generic[ContextT]):
     """Listens to training; every method may be left as it is.
@@ -142,6 +148,14 @@ class Observer(Generic[ContextT]):
     def __init__(self, context: ContextT) -> None:
         self.context = context
         self.rows: list[Reading] = []  # append here: taken at each update
+
+    def at_rest(self) -> Iterable[str]:
+        """Return the events `OFTEN` that are of no use to it, as things stand, until something is new.
+
+        In torch; asked once the first steps are over. New are a model, an optimizer or other parameters of it, another
+        number of micro-batches, a first clip, a loss scaler, and what is not finite. All are told at some steps anyway.
+        """
+        return ()
 
     def attach(self) -> Callable[[], None]:
         """Set hooks of the observer's own and return the undo. Called once, when the session starts."""
@@ -205,6 +219,8 @@ class Observer(Generic[ContextT]):
         """Note what is known of the whole run: the session closes. Not called in a process that is killed."""
 
 
+AWAKE, AWAKE_EVERY, AWAKE_ALSO = 64, 32, 1000  # steps: the first ones, and every such one, as `doubling` has
+MOST_KNOWN = 64  # lists of parameters
 OFTEN = frozenset(
     {"before_backward", "after_backward", "before_clip", "seen_before_clip", "before_update", "after_update"}
 )
@@ -237,22 +253,33 @@ class Observers:
         self._hearing: dict[tuple[str, bool, bool], list[tuple[Observer[Any], Callable[..., Any]]]] = {}
         self._done: set[Observer[Any]] = set()  # that are not told of events `OFTEN` any more
         self._next_done = self._first_done()
+        self._names, self._audits = context.names, context.audits
+        self._known: dict[int, tuple[frozenset[int], int]] = {}  # by its id: parameters; micro-batches of their update
+        self._generation = -1  # of names
+        self._has_clips = self._may_clip = False  # since the last update, and before it
+        self._resting: dict[Observer[Any], frozenset[str]] | None = None  # None: all are told
+        self._told_at_rest: dict[str, list[tuple[Observer[Any], Callable[..., Any]]]] = {}
 
     def _who_hears(self, event: str) -> list[tuple[Observer[Any], Callable[..., Any]]]:
         """Return who listens to this event now, which depends on whether there are several ranks, and a loss scaler."""
         has_ranks = event not in OFTEN or self._rank()[1] > 1
         has_scaler = event not in OFTEN or self.may_scale
-        key = event, has_ranks, has_scaler
-        found = self._hearing.get(key)
+        key, rests = (event, has_ranks, has_scaler), self._resting
+        found = self._hearing.get(key) if rests is None else self._told_at_rest.get(event)
         if found is None:
             lacks = {needs for needs, is_there in (("ranks", has_ranks), ("scaler", has_scaler)) if not is_there}
-            found = self._hearing[key] = [
+            found = [
                 (each, getattr(each, event))
                 for each in self._all
                 if getattr(type(each), event) is not getattr(Observer, event)
                 and each.needs not in lacks
                 and (event not in OFTEN or each not in self._done)
+                and (rests is None or event not in rests.get(each, ()))
             ]
+            if rests is None:
+                self._hearing[key] = found
+            else:
+                self._told_at_rest[event] = found
         return found
 
     def _first_done(self) -> float:
@@ -263,6 +290,37 @@ class Observers:
         self._done |= {each for each in self._all if each.until is not None and each.until < step}
         self._next_done = self._first_done()
         self._hearing.clear()
+        self._wake()
+
+    def _is_new(self, update: Update) -> bool:
+        """Return whether anything about this update is other than it was before, and note it."""
+        ids, n, generation = update.ids, len(update.microbatches), getattr(self._names, "generation", 0)
+        known = self._known.get(id(ids))
+        is_known = known is not None and known[1] == n
+        is_new = not is_known or generation != self._generation or self._has_clips != self._may_clip
+        if is_new:
+            if len(self._known) >= MOST_KNOWN:
+                self._known.clear()
+            self._known[id(ids)], self._generation, self._may_clip = (ids, n), generation, self._has_clips
+        self._has_clips = False
+        return is_new
+
+    def _is_awake_at(self, step: int) -> bool:
+        return step < AWAKE or not (step % AWAKE_EVERY and step % AWAKE_ALSO) or self._audits.is_due(step)
+
+    def _wake(self) -> None:
+        self._resting = None
+
+    def _rest(self) -> None:
+        """Tell those that have no use for it nothing from here on."""
+        self._resting = {}
+        for each in list(self._all):
+            try:
+                if events := frozenset(each.at_rest()):
+                    self._resting[each] = events
+            except Exception as error:
+                self._switch_off(each, error)
+        self._told_at_rest.clear()
 
     @property
     def are_urgent(self) -> bool:
@@ -289,8 +347,15 @@ class Observers:
         Args:
             rows: what each of them has noted is added here before the next one is told.
         """
-        self.may_scale = self.may_scale or event == "before_unscale"
-        for observer, hear in self._who_hears(event):
+        if event == "before_unscale":
+            self.may_scale = True
+            self._wake()
+        elif event == "before_clip":
+            self._has_clips = True
+            if not self._may_clip:
+                self._wake()
+        told = None if self._resting is None else self._told_at_rest.get(event)
+        for observer, hear in self._who_hears(event) if told is None else told:
             try:
                 hear(*args)
                 if rows is not None and observer.rows:
@@ -306,8 +371,14 @@ class Observers:
         """Tell all observers that an update is about to be made, and return their rows so far."""
         if update.step > self._next_done:
             self._let_done_go(update.step)
+        is_same = not self._is_new(update) and update.check.is_finite
         if update.scaled is not None:
             self._has_scaled = self.may_scale = True
+            is_same = False
+        if self._resting is not None and not is_same:
+            self._wake()
+        elif self._resting is None and is_same and not self._is_awake_at(update.step):
+            self._rest()
         self.tell("before_update", update, rows=update.rows)
         return self.collected()
 
@@ -315,6 +386,8 @@ class Observers:
         """Tell all observers that the update is over, and return their rows since `before_update`."""
         self.tell("after_update", update)
         self.may_scale = self._has_scaled
+        if self._resting is not None and self._is_awake_at(update.step + 1):
+            self._wake()
         return self.collected()
 
     def at_end(self) -> list[Reading]:
@@ -334,6 +407,7 @@ class Observers:
     def _switch_off(self, observer: Observer[Any], error: Exception) -> None:
         self._all.remove(observer)
         self._hearing.clear()  # those who are being told go on with the list that they were in
+        self._told_at_rest.clear()
         self._complain(type(observer).__name__, error)
         self._let_go(observer)
 

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from hypocenter.capturing import is_capturing
 from hypocenter.session.device_errors import DeviceError, device_error
-from hypocenter.unwarned import StillShown
+from hypocenter.unwarned import still_shown
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -105,8 +105,7 @@ def guarded(method: F) -> F:
         try:
             if is_capturing():
                 return self.while_capturing(method.__name__, args)
-            with StillShown():
-                return method(self, *args, **kwargs)
+            return still_shown(method, (self, *args), kwargs)
         except StopTraining:
             raise
         except Exception as error:

@@ -15,7 +15,7 @@ import torch
 
 from hypocenter.session.check import Check
 from hypocenter.session.failures import Failures
-from hypocenter.session.sentinel import Sentinel, Started, Turn, turns
+from hypocenter.session.sentinel import Sentinel, Started, Turn, are_same, turns
 from hypocenter.tap.tape import version_of, versions_of
 from hypocenter.tap.weakly import Ref
 
@@ -85,6 +85,11 @@ class ParameterCheck:
                 started.norms[place] = norm
 
         self._sentinel.ride(torch.stack([started.norms[i] for i in places]), arrived)
+
+    def known(self, optimizer: Any, parameters: list[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Return the list that the last update of this optimizer was given, if these are the same ones."""
+        left = self._left.get(id(optimizer))
+        return left.parameters if left is not None and are_same(left.parameters, parameters) else parameters
 
     def let_go(self, optimizer: Any) -> None:
         """Let go of the last optimizer, as another one is about to step: if the program dropped it, it can be freed."""

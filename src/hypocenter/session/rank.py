@@ -11,6 +11,7 @@ from hypocenter.launcher import rank_and_size
 from hypocenter.tap.weakly import Ref
 
 _CAN_BE = torch.distributed.is_available()  # torch may be built without it
+_world: Any = torch.distributed.distributed_c10d._world if _CAN_BE else None
 _known: dict[str, tuple[weakref.ref[Any], tuple[int, int]]] = {}  # of the default group that was asked last
 
 
@@ -21,7 +22,7 @@ def rank_and_world_size() -> tuple[int, int]:
 
 def rank_of_group() -> tuple[int, int] | None:
     """Return (rank, number of ranks) in the default process group; None without such a group."""
-    world = torch.distributed.group.WORLD if _CAN_BE else None
+    world = _world.default_pg if _CAN_BE else None  # what `group.WORLD` gives, in one call
     if world is None:
         return None
     known = _known.get("world")

@@ -226,7 +226,7 @@ class Session(Listening):
         """
         if is_new:
             self.parts.begin_event()
-        for microbatch in self.parts.taken.settle():
+        for microbatch in self.parts.taken.settle() if self.parts.taken.asked else ():
             microbatch.number, microbatch.batch = self.clock.microbatch, self.clock.batch
             microbatch.is_taken = self.parts.roots.user_code.has_trained = True
             with self._boundary.timed:

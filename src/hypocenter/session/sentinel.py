@@ -144,6 +144,8 @@ class Sentinel:
             at += n
         check = checks[0]
         check.losses, check.unused = host[at : at + len(values)], host[at + len(values) :]
+        if not check.bad_params and all(map(math.isfinite, check.losses)):
+            check.is_finite = check.loss_finite = True  # each step asks, and to find it out is two calls each time
         check.ahead = checks[1] if len(checks) > 1 and parts[1][1] else None
         if remember:
             self._last = parts[0][0]
@@ -185,7 +187,7 @@ class Sentinel:
         else:
             parameters, values = [p for p, _ in gradients], [g for _, g in gradients]
         known = self._known.get(_key(parameters))
-        if known is not None and _are_same(known.tensors, parameters) and known.reader.fits(values):
+        if known is not None and are_same(known.tensors, parameters) and known.reader.fits(values):
             return known, values
         here = [(p, g) for p, grad in gradients if (g := local(grad)) is not None]
         pairs = [pair for p, g in here for pair in unfolded(p, g)]
@@ -196,7 +198,7 @@ class Sentinel:
         """Return what is kept of parameters with such gradients; make it when they are new."""
         key = _key(parameters)
         known = self._known.get(key)
-        if known is not None and _are_same(known.tensors, parameters) and known.reader.fits(values):
+        if known is not None and are_same(known.tensors, parameters) and known.reader.fits(values):
             return known
         names = [self.label(parameter) for parameter in parameters]
         made = _Parameters(parameters, names, NormReader(values), tuple(map(id, parameters)))
@@ -301,9 +303,9 @@ class Sentinel:
         return NormRows(template, step=step, first_order=first_order, norms=[*norms, *values], bad=bad)
 
 
-def _are_same(known: Sequence[torch.Tensor], now: Sequence[torch.Tensor]) -> bool:
+def are_same(known: Sequence[torch.Tensor], now: Sequence[torch.Tensor]) -> bool:
     """Return whether these are the very same tensors."""
-    return len(known) == len(now) and all(map(operator.is_, known, now))
+    return known is now or (len(known) == len(now) and all(map(operator.is_, known, now)))
 
 
 def _key(parameters: Sequence[torch.Tensor]) -> tuple[int, ...]:
@@ -329,7 +331,7 @@ def _in_turn(parameters: Sequence[torch.Tensor], turn: int, known: dict[int, Tur
     """Return what is looked at in this turn; None where `local` must tell which part of it lies on this rank."""
     every = turns(len(parameters))
     mine, before = parameters[turn % every :: every], known.get(turn % every)
-    if before is not None and _are_same(before.tensors, mine) and before.reader.fits(before.chosen):
+    if before is not None and are_same(before.tensors, mine) and before.reader.fits(before.chosen):
         return before
     chosen = _chosen(parameters, turn)
     if not chosen or not are_plain(chosen):

@@ -43,7 +43,7 @@ class TakenGradients:
     def __init__(self, tape: Tape) -> None:
         self._tape = tape
         self._waiting: list[Microbatch] = []
-        self._asked: list[_Asked] = []
+        self.asked: list[_Asked] = []
 
     def note(self, microbatch: Microbatch) -> None:
         """Note that gradients of a result of this step are asked for; a call on the same result replaces the last."""
@@ -58,11 +58,11 @@ class TakenGradients:
         for p in parameters[:LOOKED_AT]:
             before = p.grad
             kept = (None, 0) if before is None else (Ref(before), version_of(before))
-            self._asked.append(_Asked(Ref(p), *kept))
+            self.asked.append(_Asked(Ref(p), *kept))
 
     def settle(self) -> list[Microbatch]:
         """Return the calls that have turned out to be micro-batches, and forget them."""
-        if not self._asked or not any(each.is_set for each in self._asked):
+        if not self.asked or not any(each.is_set for each in self.asked):
             return []
         found = self._waiting
         self.clear()
@@ -73,8 +73,8 @@ class TakenGradients:
         if self._waiting:
             gone = {position for position, _ in self._tape.slice(microbatch)}
             self._waiting = [m for m in self._waiting if gone.isdisjoint(p for p, _ in self._tape.slice(m))]
-            self._asked = self._asked if self._waiting else []
+            self.asked = self.asked if self._waiting else []
 
     def clear(self) -> None:
         """Forget all calls: the step is over."""
-        self._waiting, self._asked = [], []
+        self._waiting, self.asked = [], []

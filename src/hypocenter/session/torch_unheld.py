@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import Any
 
 from torch import Tensor, nn
@@ -56,7 +56,7 @@ class Unheld(unheld.Unheld[Context]):
         sizes = float(one.norm() * two.norm())
         return sizes == 0.0 or abs(float(one @ two)) >= HANDED_ON * sizes
 
-    def in_containers(self, models: Sequence[nn.Module], own: set[int]) -> list[tuple[str, str, Tensor]]:
+    def in_containers(self, models: Sequence[nn.Module], own: Set[int]) -> list[tuple[str, str, Tensor]]:
         """Also of modules that hold nothing else."""
         inside = {id(module) for model in models for module in model.modules()}
         return [

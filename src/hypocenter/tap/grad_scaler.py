@@ -104,9 +104,18 @@ def gradients_of(optimizer: Any) -> Gradients:
     return Gradients.of(parameters_of(optimizer))
 
 
-def parameters_of(optimizer: Any) -> list[torch.Tensor]:
+class Parameters(list[torch.Tensor]):
+    """Parameters of an optimizer. As long as it holds the same ones, each of its updates is given the same list."""
+
+    @functools.cached_property
+    def ids(self) -> frozenset[int]:
+        """Their ids."""
+        return frozenset(map(id, self))
+
+
+def parameters_of(optimizer: Any) -> Parameters:
     """Return all parameters of an optimizer, group by group."""
-    found: list[torch.Tensor] = []
+    found = Parameters()
     for group in optimizer.param_groups:
         found += group["params"]
     return found

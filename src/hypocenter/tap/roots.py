@@ -8,6 +8,7 @@ operations (`user_code`).
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -40,6 +41,7 @@ SMALL_BUFFERS_BYTES = 64 << 20  # on the first call all buffers are copied if th
 LOOKS = (1, 8, 64)  # calls at which modules, buffers and parameters of a root are looked for anew
 
 _IS_CONTIGUOUS = torch.Tensor.is_contiguous
+_DTYPE, _DEVICE = map(operator.attrgetter, ("dtype", "device"))
 _Key = tuple[int, str]
 
 
@@ -270,6 +272,9 @@ def owner_of(module: torch.nn.Module, frame: FrameType | None) -> torch.nn.Modul
 
 """Id of a module, and the name of a buffer in it."""
 
+_Homes = Sequence[tuple[weakref.ref[torch.nn.Module], int, list[str]]]
+"""Modules, their ids, and names of buffers in each."""
+
 Saved = tuple[torch.nn.Module, str, torch.Tensor]
 """A module, the name of a buffer in it, and its values."""
 
@@ -279,18 +284,22 @@ class SavedBuffers(Sequence[Saved]):
 
     Args:
         buffers: as they are now.
+        kinds: of the buffers that were saved before these.
     """
 
-    def __init__(self, buffers: Sequence[Saved] = ()) -> None:
+    def __init__(self, buffers: Sequence[Saved] = (), kinds: Kinds | None = None) -> None:
         self._buffers = buffers
-        self._copies: list[tuple[list[int], torch.Tensor]] = []  # places among the buffers, their values in a row
+        self._copies: list[tuple[Sequence[int], torch.Tensor]] = []  # places among the buffers, their values in a row
         if not buffers:
             return
-        kinds = [(buffer.dtype, buffer.device) for _, _, buffer in buffers]
-        with torch.no_grad():
-            for each in dict.fromkeys(kinds):
-                places = [place for place, kind in enumerate(kinds) if kind == each]
-                self._copies += _copied([buffers[i][2] for i in places], places)
+        values = [buffer for *_, buffer in buffers]
+        had_grad = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)  # `no_grad` is six calls of Python
+        try:
+            for places in (kinds or Kinds()).of(values):
+                self._copies += _copied(values if len(places) == len(values) else [values[i] for i in places], places)
+        finally:
+            torch._C._set_grad_enabled(had_grad)
 
     def __len__(self) -> int:
         return len(self._buffers)
@@ -311,7 +320,25 @@ class SavedBuffers(Sequence[Saved]):
         return iter(self[:])
 
 
-def _copied(buffers: list[torch.Tensor], places: list[int]) -> list[tuple[list[int], torch.Tensor]]:
+class Kinds:
+    """Which of some tensors have one format and device; found again only where these have changed."""
+
+    def __init__(self) -> None:
+        self._known: tuple[list[torch.dtype], list[torch.device]] = ([], [])
+        self._places: list[list[int]] = []
+
+    def of(self, tensors: Sequence[torch.Tensor]) -> list[list[int]]:
+        """Return the places of the tensors of each kind."""
+        now = list(map(_DTYPE, tensors)), list(map(_DEVICE, tensors))
+        if now != self._known:
+            found: dict[tuple[torch.dtype, torch.device], list[int]] = {}
+            for place, kind in enumerate(zip(*now, strict=True)):
+                found.setdefault(kind, []).append(place)
+            self._known, self._places = now, list(found.values())
+        return self._places
+
+
+def _copied(buffers: list[torch.Tensor], places: Sequence[int]) -> list[tuple[Sequence[int], torch.Tensor]]:
     if len(buffers) > 1 and PLAIN_TYPES.issuperset(map(type, buffers)) and all(map(_IS_CONTIGUOUS, buffers)):
         return [(places, torch._C._nn.flatten_dense_tensors(buffers))]  # type: ignore[reportAttributeAccessIssue]
     return [([place], buffer.clone()) for place, buffer in zip(places, buffers, strict=True)]
@@ -324,7 +351,11 @@ class ChangingBuffers:
     """
 
     def __init__(self) -> None:
-        self._all: list[tuple[weakref.ref[torch.nn.Module], _Key]] | None = None
+        self._all: _Homes | None = None
+        self._still: _Homes = []  # of these, not known to change
+        self._moving: _Homes = []
+        self._n_sorted = -1  # of the changing ones, when they were told from the others
+        self._kinds = Kinds()
         self._parameters: list[weakref.ref[torch.nn.Parameter]] = []
         self._changing: set[_Key] = set()
         self._unchanged: list[tuple[Saved, int]] = []  # not known to change, with their versions before the call
@@ -334,25 +365,29 @@ class ChangingBuffers:
     def before(self, root: torch.nn.Module) -> SavedBuffers:
         """Return copies of the buffers that the coming call may change."""
         if self._all is None or self._n_calls in LOOKS:
-            self._all = [
-                (Ref(m), (id(m), key)) for m in root.modules() for key, b in m._buffers.items() if b is not None
-            ]
+            self._all, self._n_sorted = [(Ref(m), id(m), list(m._buffers)) for m in root.modules() if m._buffers], -1
             self._parameters = [Ref(p) for p in root.parameters()]
-        is_first, changing = self._n_calls == 0, self._changing
+        is_first = self._n_calls == 0
         self._n_calls += 1
         if not self._all:
             return _NOTHING
-        present = [
-            ((m, key[1], b), key) for ref, key in self._all
-            if (m := ref()) is not None and key[1] in m._buffers and (b := m._buffers[key[1]]) is not None
-        ]  # fmt: skip
-        self._unchanged = [(each, version_of(each[2])) for each, key in present if key not in changing]
+        if self._n_sorted != len(self._changing):
+            self._sort(self._all)
+        still = _present(self._still)
+        self._unchanged = [(each, version_of(each[2])) for each in still] if still else []
         if not is_first:
-            return SavedBuffers([each for each, key in present if key in changing])
-        is_small = sum(b.numel() * b.element_size() for (*_, b), _ in present) <= SMALL_BUFFERS_BYTES
-        saved = SavedBuffers([each for each, _ in present if is_small or isinstance(each[0], _NormBase)])
+            return SavedBuffers(_present(self._moving), self._kinds)
+        is_small = sum(b.numel() * b.element_size() for *_, b in still) <= SMALL_BUFFERS_BYTES
+        saved = SavedBuffers([each for each in still if is_small or isinstance(each[0], _NormBase)])
         self._copies = {(id(m), key): copy for m, key, copy in saved}
         return saved
+
+    def _sort(self, homes: _Homes) -> None:
+        """Tell those that change from the others."""
+        changing, self._n_sorted = self._changing, len(self._changing)
+        self._moving = [(ref, n, [key for key in keys if (n, key) in changing]) for ref, n, keys in homes]
+        self._still = [(ref, n, [key for key in keys if (n, key) not in changing]) for ref, n, keys in homes]
+        self._moving, self._still = ([home for home in each if home[2]] for each in (self._moving, self._still))
 
     def parameters(self) -> list[torch.nn.Parameter]:
         """Return the parameters of the whole root, as they were when its buffers were last looked for."""
@@ -366,6 +401,19 @@ class ChangingBuffers:
             if now is not b or version_of(b) != version or (copy is not None and not torch.equal(copy, b)):
                 self._changing.add((id(m), key))
         self._copies, self._unchanged = {}, []
+
+
+def _present(homes: _Homes) -> list[Saved]:
+    """Return the buffers that are there now."""
+    found: list[Saved] = []
+    for ref, _, keys in homes:
+        module = ref()
+        if module is not None:
+            held = module._buffers
+            for key in keys:
+                if key in held and (buffer := held[key]) is not None:  # a ScriptModule's have no `get`
+                    found.append((module, key, buffer))  # noqa: PERF401 (a comprehension is a call)
+    return found
 
 
 _NOTHING = SavedBuffers()

@@ -42,14 +42,14 @@ class _Placeholders:
     """
 
     def __init__(self) -> None:
-        self._pool: list[torch.Tensor] = []
+        self.pool: list[torch.Tensor] = []
         self._number: dict[int, int] = {}
 
     def get(self, number: int) -> torch.Tensor:
-        while len(self._pool) <= number:
-            self._number[id(placeholder := torch.empty(0, device="cpu"))] = len(self._pool)
-            self._pool.append(placeholder)
-        return self._pool[number]
+        while len(self.pool) <= number:
+            self._number[id(placeholder := torch.empty(0, device="cpu"))] = len(self.pool)
+            self.pool.append(placeholder)
+        return self.pool[number]
 
     def number(self, tensor: torch.Tensor) -> int | None:
         return self._number.get(id(tensor))
@@ -240,6 +240,8 @@ class Tape:
             return
         needs: list[int] = []
         given: set[int] = set()
+        pool = PLACEHOLDERS.pool
+        is_of_module = isinstance(event.function, torch.nn.Module)
         is_cut = False  # gradients flow on into what nobody saw being computed
         is_of_emptied = False
 
@@ -251,15 +253,16 @@ class Tape:
             entry = self._slot_of.get(id(tensor))
             number = entry[1] if entry is not None and entry[0]() is tensor else None
             is_leaf = tensor.requires_grad and tensor.is_leaf
-            if number is not None and is_leaf and event.module is not None and self._is_computed(number):
+            if number is not None and is_leaf and is_of_module and self._is_computed(number):
                 self._cuts.add(number)  # a module's input: computed in this step, then cut off from what computed it
             if number is not None and (not is_leaf or number in self._cuts):
                 event.cut += [number] * is_leaf
                 needs.append(number)
-                is_of_emptied = is_of_emptied or self._is_emptied(tensor, number)
+                if number in self._numbers or number in self._of_emptied:  # others have nothing to lose
+                    is_of_emptied = is_of_emptied or self._is_emptied(tensor, number)
                 if number in self._received:
                     event.why_not = "it is computed from what another rank sent, and its gradient goes on past that"
-                return PLACEHOLDERS.get(number)
+                return pool[number] if number < len(pool) else PLACEHOLDERS.get(number)
             if written is not None and tensor is written.tensor and written.was is not None:
                 event.was = written.was
                 return written.was
@@ -268,7 +271,7 @@ class Tape:
                     needs.append(number)
                     return PLACEHOLDERS.get(number)
                 is_cut = True
-            alias = self._alias(tensor, is_operand=event.module is None)
+            alias = self._alias(tensor, is_operand=not is_of_module)
             seen = None if self.look is None else self.look(alias)
             event.externals.append(External(alias, version_of(tensor), seen))
             return alias

@@ -23,7 +23,7 @@ import torch
 from torch._C import _len_torch_function_stack, _pop_torch_function_stack, _push_on_torch_function_stack
 from torch.overrides import TorchFunctionMode
 
-from hypocenter.capturing import is_capturing
+from hypocenter.capturing import ABLE, is_capturing
 from hypocenter.tap.as_the_caller import standing_for, take_out
 from hypocenter.tap.python_operators import PythonOperators
 from hypocenter.tap.self_averages import SelfAverages
@@ -35,11 +35,13 @@ from hypocenter.tap.tree import tensors
 _WRITERS_KEPT = 256  # entries
 PRELUDE_EVENTS = 256  # beyond it nothing more is noted before a step: a program that computes its batches, op by op
 
+_outside: Callable[[], str] = getattr(torch._C, "_get_privateuse1_backend_name", str)
 _tracing_state: Callable[[], object] = torch._C._get_tracing_state
 _functorch_level: Callable[[], object] = torch._C._functorch.peek_interpreter_stack  # type: ignore[attr-defined]
 _mode_of: Callable[[Any], object] = torch._C._get_dispatch_mode
 _PROXY: Any = torch._C._TorchDispatchModeKey.PROXY  # type: ignore[attr-defined]
 _FAKE: Any = torch._C._TorchDispatchModeKey.FAKE  # type: ignore[attr-defined]
+_compiler: Any = torch.compiler  # `is_compiling` is two calls, and the compiler never looks into what asks it here
 _ORDINARY = (torch.Tensor, torch.nn.Parameter)  # types of tensors that have numbers unless they are of device meta
 _data: Any = torch.Tensor.data
 _gradient: Any = torch.Tensor.grad  # the property: what backward has left is no part of a graph
@@ -118,7 +120,7 @@ class UserCode(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if torch.compiler.is_compiling() or func is _ENTER or func is _EXIT:  # around each step of an optimizer
+        if _compiler._is_compiling_flag or func is _ENTER or func is _EXIT:  # around each step of an optimizer
             return func(*args, **kwargs)
         if type(func) in _OF_TELLING and func in _TELLING:  # for each parameter, in loops that libraries write
             return func(*args, **kwargs)
@@ -153,7 +155,7 @@ class UserCode(TorchFunctionMode):
         try:
             if not before.can_be_repeated:
                 self._forget(args[:1])
-            elif (_holds_tensor(result) or before.written is not None) and (
+            elif (isinstance(result, torch.Tensor) or _holds_tensor(result) or before.written is not None) and (
                 getattr(func, "__self__", None) is not _gradient
             ):
                 self._note(func, args, kwargs, result, before, caller)
@@ -206,8 +208,12 @@ class UserCode(TorchFunctionMode):
         return None if is_of_graph else self.prelude
 
     def _note(self, func: Any, args: Any, kwargs: Any, result: Any, before: _Before, caller: FrameType) -> None:
-        tape = self._tape_for(before.is_of_graph, result)
-        if before.is_of_graph and _is_data_of_leaf(args, result):
+        is_of_graph = before.is_of_graph
+        if torch.is_grad_enabled() and (is_of_graph or self.follows_module):  # `_tape_for`, of nearly all
+            tape = self.tape
+        else:
+            tape = self._tape_for(is_of_graph, result)
+        if is_of_graph and not getattr(result, "requires_grad", True) and _is_data_of_leaf(args, result):
             self._parameters.add(storage_of(result))  # what is done to it is an update
             return
         if (
@@ -352,7 +358,7 @@ def is_graph_taken() -> bool:
     Also by a device that captures a graph, and under a FakeTensorMode of the program's own: no tensor has numbers.
     """
     is_traced = _tracing_state() is not None or _mode_of(_PROXY) is not None or _mode_of(_FAKE) is not None
-    return is_traced or is_capturing()
+    return is_traced or (ABLE.get(_outside()) != () and is_capturing())  # mostly no device can
 
 
 def _is_shadow(values: Any) -> bool:

@@ -11,8 +11,9 @@ How it is decided
     steps of `--audit`; of parameters on the host a few elements of 32 in turn at every update. A program that writes to
     its parameters on purpose has the habit of it: so it counts only when the same tensor stayed between two looked-at
     pairs of updates before, or between four after it. The options of the optimizer's groups (rate, decay) are compared
-    at every update; what a schedule of torch or MindSpore moves is left out. Of a small model on the host all
-    elements are: one alone that has another sign, or another exponent by one of its bits, is a bit that has flipped.
+    at every update; what a schedule of torch or MindSpore moves is left out. Of a small model on the host (64
+    parameters, 65,536 elements) all elements are: one alone that has another sign, or another exponent by one of
+    its bits, is a bit that has flipped.
     Where an optimizer updates copies of weights or parts of them (ZeRO or masters by hand), a weight that has a
     gradient must be, to rounding, what its copy became in the update before; it counts when it was not three times in
     a row but had been, or stands at another place.

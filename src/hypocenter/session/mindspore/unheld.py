@@ -6,7 +6,7 @@ a list is found in the graph of the loss, which leads to it all the same.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from typing import Any
 
 import mindspore as ms  # pyright: ignore[reportMissingImports]
@@ -60,7 +60,7 @@ class Unheld(unheld.Unheld[Context]):
         """Return whether it has none only because nobody has asked for it: what a program asks for it may use."""
         return all(parameter is not weight for call in update.microbatches for weight in call.weights)
 
-    def in_containers(self, models: Sequence[Any], own: set[int]) -> list[tuple[str, str, Any]]:
+    def in_containers(self, models: Sequence[Any], own: Set[int]) -> list[tuple[str, str, Any]]:
         """Return what cells hold that are trained beside it: a loss that compares features trains no layer."""
         named, cells = self.context.framework.named, {id(cell) for model in models for _, cell in walk(model)}
         return [

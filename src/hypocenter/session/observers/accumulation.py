@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -72,6 +72,10 @@ class Accumulation(Observer):
         if self._sums is not None:
             self._sums.remove()
         self._sums = None
+
+    def at_rest(self) -> Iterable[str]:
+        """With few micro-batches there is nothing to follow."""
+        return ("before_update", "after_update") if self._sums is None and not self._deferred.waiting else ()
 
     def before_update(self, update: Update) -> None:
         """Read the sums of the parameter that was followed: those of this step are complete."""

@@ -8,7 +8,7 @@ program takes away after each micro-batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,6 +89,14 @@ class Arrivals(Observer):
         for watch in self._watches:
             watch.remove()
         self._watches = []
+
+    def at_rest(self) -> Iterable[str]:
+        """With one micro-batch nothing is added up."""
+        return (
+            ("before_backward", "after_backward", "before_update", "after_update")
+            if not (self._watches or self._is_several or self._deferred.waiting)
+            else ()
+        )
 
     def before_backward(self, roots: Sequence[Tensor]) -> None:
         """Sample what was accumulated so far, before the backward of a micro-batch that is not the first."""

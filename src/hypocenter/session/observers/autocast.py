@@ -43,18 +43,15 @@ class Autocast(Observer):
 
     def before_update(self, update: Update) -> None:
         """Measure what was seen, while the parameters are still those that the step began with."""
-        if self._around_backward is not None and update.check.loss_finite:
-            self._backward_inside(update, self._around_backward)
+        around, self._around_backward = self._around_backward, None
+        if around is not None and update.check.loss_finite:
+            self._backward_inside(update, around)
         if self._n_stale_replays < MAX_REPLAYS and torch._C._is_any_autocast_enabled():
             self._update_inside(update)
         if update.scaled is not None:
             if self._n_scaled % LOOK_EVERY == 0:
                 self._bfloat16(update)
             self._n_scaled += 1
-
-    def after_update(self, update: Update) -> None:
-        """Forget what was seen around this step's backward."""
-        self._around_backward = None
 
     def _backward_inside(self, update: Update, around: Ambient) -> None:
         dtype = next((str(kind).removeprefix("torch.") for _, is_on, kind in around.autocast if is_on), "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,6 +75,11 @@ class Averages(Observer):
     def attach(self) -> Callable[[], None]:
         """Notice copies as they are made."""
         return self._copies.attach()
+
+    def at_rest(self) -> Iterable[str]:
+        """Without copies there is nothing on its way."""
+        is_done = self._n_own >= OWN_TWICE or not self.context.self_averages
+        return ("before_update",) if is_done and self._mixtures.is_empty and not self._deferred.waiting else ()
 
     def before_update(self, update: Update) -> None:
         """Collect what is under way."""

@@ -38,6 +38,7 @@ from hypocenter.tap.weakly import Ref
 ELEMENTS = 256  # of a tensor
 PARAMETERS = 32  # in one step that is not audited
 PEEKED = 32  # parameters, in turn, of which a few elements are looked at each time
+MOST_PEEKED = 64  # parameters of a small model, all of which are
 LEAST_JUMP = 4  # binary orders of magnitude: who doubles a weight, or doubles it again, may mean it
 STAYS, FOLLOWED = 2, 4  # pairs of updates
 LONG = 8  # updates
@@ -65,7 +66,7 @@ class _Kept:
     window: int = 0  # how many there are in a peek
     peek: Peek | None = None
     n_peeks: int = 0  # in a row that found nothing
-    moves: set[int] = field(default_factory=set)  # ids of all parameters of that update
+    moves: frozenset[int] = frozenset()  # ids of all parameters of that update
     n_updates: int = 0
     options: list[dict[str, float]] = field(default_factory=list)  # of its first groups
     track: _Track = field(default_factory=_Track)  # of the options
@@ -95,7 +96,7 @@ class Between(Observer[Observed]):
 
     def after_update(self, update: Update) -> None:
         """Keep what it left."""
-        moved = set(map(id, update.parameters))
+        moved = update.ids
         for other in self._kept.values():  # one optimizer may move what another one has left
             if other.blocks:
                 other.moved |= moved
@@ -110,8 +111,9 @@ class Between(Observer[Observed]):
             self._long_held.add(id(update.parameters[0]))
         kept.options, kept.is_scheduled = self.context.framework.settings(optimizer), False
         if not kept.window:
-            is_small = sum(math.prod(p.shape) for p in update.parameters) <= WHOLE
-            kept.window = max(PEEKED, len(update.parameters)) if is_small else PEEKED
+            n = len(update.parameters)
+            is_small = n <= MOST_PEEKED and sum(math.prod(p.shape) for p in update.parameters) <= WHOLE
+            kept.window = max(PEEKED, n) if is_small else PEEKED
         kept.first = kept.n_updates % max(1, -(-len(update.parameters) // kept.window)) * kept.window
         peeked = update.parameters[kept.first : kept.first + kept.window]
         kept.peek, kept.moves = self.context.framework.peek(peeked), moved

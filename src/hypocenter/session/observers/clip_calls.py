@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,14 @@ class ClipCalls(Observer[Observed]):
     def seen_before_clip(self, parameters: Sequence[Any], check: Check) -> None:
         """Note whether the clip acts: whether the norm is larger than its limit."""
         self._has_acted = self._has_acted or check.total_norm > self._max_norm
+
+    def at_rest(self) -> Iterable[str]:
+        """Without clips there is nothing to look at."""
+        return (
+            ("before_backward", "before_update", "after_update")
+            if not (self._is_looking or self._timely or self._late)
+            else ()
+        )
 
     def before_backward(self, roots: Sequence[Any]) -> None:
         """Note whether this backward adds to gradients that were clipped already."""

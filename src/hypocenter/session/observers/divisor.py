@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,6 +39,10 @@ class Divisor(Observer):
         super().__init__(context)
         self._habits: dict[int, _Habit] = {}  # by id of the first parameter
         self._is_told = False
+
+    def at_rest(self) -> Iterable[str]:
+        """With one micro-batch there is nothing to divide by."""
+        return ("before_backward", "before_update") if not self._habits else ()
 
     def before_backward(self, roots: Sequence[Any]) -> None:
         """Count the micro-batches that are added to a gradient."""

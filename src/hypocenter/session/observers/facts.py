@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -52,6 +52,10 @@ class FactsKeeper(Observer):
         super().__init__(context)
         self._seen: weakref.WeakSet[Any] = weakref.WeakSet()
         self._optimizers: list[OptimizerFacts] = []
+
+    def at_rest(self) -> Iterable[str]:
+        """Each optimizer is noted once."""
+        return ("before_update",) if self._optimizers else ()
 
     def before_update(self, update: Update) -> None:
         """Write the facts of a complete program: its models were called, and its optimizer has its parameters."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -57,6 +57,11 @@ class FrozenState(Observer[Observed]):
         self._before: list[_Moment] = []
         self._exact: dict[int, tuple[weakref.ref[Any], _Exact]] = {}  # by id of the parameter
         self._n_updates: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+
+    def at_rest(self) -> Iterable[str]:
+        """Without moments or counters in half precision there is nothing to compare."""
+        moments = self._moments
+        return ("before_update", "after_update") if moments.are_all_wide and not moments.are_any else ()
 
     def before_update(self, update: Update) -> None:
         """Copy the counter and the moments whose turn it is."""

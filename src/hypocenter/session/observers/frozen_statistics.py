@@ -10,7 +10,7 @@ is left alone.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 import torch
@@ -38,6 +38,13 @@ class _Norm:
     n_frozen: int = 0  # looks
     begun: tuple[int, int, Tensor] | None = None  # when it was frozen: step, version of its counter, numbers
     is_over: bool = False
+    weight: Ref[Tensor] | None = None  # at the last look
+
+    @property
+    def is_trained(self) -> bool:
+        """Whether it goes on being trained, as at the last look."""
+        weight = None if self.weight is None or self.begun is not None else self.weight()
+        return weight is not None and weight.requires_grad
 
 
 class FrozenStatistics(Observer):
@@ -50,6 +57,10 @@ class FrozenStatistics(Observer):
         self._is_found = False
         self._told: set[bool] = set()  # whether it was far
         self._n_updates = 0
+
+    def at_rest(self) -> Iterable[str]:
+        """Without norms there is nothing to look at."""
+        return ("before_update",) if self._is_found and not (self._norms or self._deferred.waiting) else ()
 
     def on_root(self, model: object) -> None:
         """They are looked for anew."""
@@ -68,10 +79,14 @@ class FrozenStatistics(Observer):
         if not self._norms:
             return
         is_due = self._n_updates % EVERY == 0
-        own = set(map(id, update.parameters)) if is_due else set[int]()
+        own = update.ids if is_due else set[int]()
+        n_over = 0
         for each in self._norms:
-            self._look(each, own, update.step, is_due=is_due)
-        self._norms = [each for each in self._norms if not each.is_over]
+            if is_due or not each.is_trained:
+                self._look(each, own, update.step, is_due=is_due)
+                n_over += each.is_over
+        if n_over:
+            self._norms = [each for each in self._norms if not each.is_over]
 
     def _find(self) -> Iterator[tuple[_NormBase, _Norm]]:
         """Yield some of the norms that have statistics and weights of their own, over all of the models."""
@@ -83,11 +98,12 @@ class FrozenStatistics(Observer):
         for norm in list(norms.values())[:: -(-len(norms) // NORMS) or 1]:
             yield norm, _Norm(self.context.names.module_name(norm) or type(norm).__name__, Ref(norm))
 
-    def _look(self, each: _Norm, own: set[int], step: int, *, is_due: bool) -> None:
+    def _look(self, each: _Norm, own: Set[int], step: int, *, is_due: bool) -> None:
         norm = each.norm()
         if norm is None or norm.num_batches_tracked is None:
             each.is_over = True
             return
+        each.weight = Ref(norm.weight)
         if norm.weight.requires_grad:
             each.n_trained += id(norm.weight) in own
             each.is_over = each.begun is not None

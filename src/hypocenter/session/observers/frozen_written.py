@@ -8,7 +8,7 @@ its shape, as targets and averages do, or moves at the first looks.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 
 import torch
@@ -53,6 +53,10 @@ class FrozenWritten(Observer):
         self._is_found = self._is_told = False
         self._n_updates = 0
 
+    def at_rest(self) -> Iterable[str]:
+        """Without frozen parameters there is nothing to look at."""
+        return ("before_update",) if self._is_found and not (self._frozen or self._deferred.waiting) else ()
+
     def on_root(self, model: object) -> None:
         """They are looked for anew."""
         self._is_found = False
@@ -73,7 +77,7 @@ class FrozenWritten(Observer):
 
     def _find(self, update: Update) -> list[_Frozen]:
         """Some of those that are nearest to what is trained."""
-        trained = set(map(id, update.parameters))
+        trained = update.ids
         held = {id(p) for each in self.context.optimizers() for group in each.param_groups for p in group["params"]}
         beside = {id(p): (p, near) for root in self.context.names.roots() for p, near in _beside(root, trained)}
         free = [each for key, each in beside.items() if key not in held | trained]
@@ -147,7 +151,7 @@ def _alike(parameter: Tensor, trained: Sequence[Tensor]) -> list[Ref[Tensor]]:
     return [Ref(each) for each in found[:SOURCES]]
 
 
-def _beside(root: nn.Module, trained: set[int]) -> Iterator[tuple[Tensor, _Near]]:
+def _beside(root: nn.Module, trained: Set[int]) -> Iterator[tuple[Tensor, _Near]]:
     """Frozen parameters of a model that some are trained beside."""
     modules = dict(root.named_modules())
     for name, module in modules.items():

@@ -7,7 +7,7 @@ what another parameter had, or another state of the same one, something was put 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -70,6 +70,10 @@ class HandedOver(Observer):
                     found[self.context.label(parameter), name] = bytes_of(part).tobytes()
         places = [(self.context.label(p), name) for p, each in zip(parameters, held, strict=True) for name in each]
         return {place: found[place] for place in places if found[place]}
+
+    def at_rest(self) -> Iterable[str]:
+        """Only new optimizers are looked at."""
+        return ("before_update",)
 
     def before_update(self, update: Update) -> None:
         """An optimizer that has made none before, with state."""

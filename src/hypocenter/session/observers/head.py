@@ -9,7 +9,7 @@ engine, heads written as functions, batches split or shuffled in between, compil
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -60,6 +60,14 @@ class HeadGap(Observer):
         for stop in self._listening:
             stop()
         self._listening = []
+
+    def at_rest(self) -> Iterable[str]:
+        """Without a head there is nothing to compare."""
+        return (
+            ("before_update", "after_update")
+            if not (self._heads or self._gaps or self._passes or self._deferred.waiting)
+            else ()
+        )
 
     def before_update(self, update: Update) -> None:
         """Read what the passes of this step were, as they are over."""

@@ -143,7 +143,7 @@ class Loads(Observer):
 
     def _look_for_written_over(self, update: Update) -> None:
         """Write rows of loads that were written over before this update, the first to change their parameters."""
-        trained = {id(p) for p in update.parameters}
+        trained = update.ids
         mine = [each for each in self._loaded if any(id(ref()) in trained for ref, _ in each.values)]
         self._loaded = [each for each in self._loaded if each not in mine]
         for each in mine:

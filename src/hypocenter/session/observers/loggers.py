@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,10 @@ class Loggers(Observer):
     """Finds the Transformers Trainer that filters its log, and `wandb.watch`, which drops non-finite values."""
 
     _n_notes = 0
+
+    def at_rest(self) -> Iterable[str]:
+        """What they hide is not finite."""
+        return ("before_update",)
 
     def before_update(self, update: Update) -> None:
         """Look for loggers that hide values that are not finite, at a step that has some."""

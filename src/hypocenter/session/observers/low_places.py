@@ -56,6 +56,16 @@ class LowPlaces:
         start, known.turn = known.turn % size, (known.turn + n) % size
         return [known.places[(start + i) % size] for i in range(min(n, size))]
 
+    @property
+    def are_any(self) -> bool:
+        """Whether there are such places in any optimizer."""
+        return any(known.places for known in self._known.values())
+
+    @property
+    def are_all_wide(self) -> bool:
+        """Whether every optimizer counts in float32, or in Python."""
+        return all(known.is_wide for known in self._known.values())
+
     def has_any(self, optimizer: Any) -> bool:
         """Return whether the last look found a place in this optimizer."""
         known = self._known.get(id(optimizer))

@@ -8,7 +8,7 @@ follows as ever, or nobody can tell which were for training.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor
@@ -24,6 +24,7 @@ USUAL = 4  # updates in a row with the same number of calls
 MORE = 2  # calls, than as a rule: one more may be a look at what the model makes
 TIMES = 2  # that there were more, and the rule held again after it
 NORMS = 4  # that are followed
+_COUNTER = "num_batches_tracked"
 
 
 @dataclass(slots=True)
@@ -52,6 +53,14 @@ class MovedStatistics(Observer):
         self._is_found = self._is_told = False
         self._n_backwards = 0
 
+    def at_rest(self) -> Iterable[str]:
+        """Without norms there is nothing to count."""
+        return (
+            ("before_backward", "before_update")
+            if self._is_found and not (self._norms or self._deferred.waiting)
+            else ()
+        )
+
     def before_backward(self, roots: Sequence[Tensor]) -> None:
         """Count a backward: what it goes through was called to train."""
         self._n_backwards += 1
@@ -72,18 +81,18 @@ class MovedStatistics(Observer):
         own = None
         for each in self._norms:
             norm, counter = each.norm(), each.counter()
-            if each.is_over or norm is None or counter is None or norm.num_batches_tracked is not counter:
+            if each.is_over or norm is None or counter is None or norm._buffers.get(_COUNTER) is not counter:
                 each.is_over = True
                 continue
-            own = set(map(id, update.parameters)) if own is None else own
-            if id(norm.weight) in own:
+            own = update.ids if own is None else own
+            if id(norm._parameters["weight"]) in own:  # for `norm.weight` Python is asked, at each step
                 n, n_backwards = counter._version - each.version, self._n_backwards - each.n_backwards
                 each.version, each.n_backwards = counter._version, self._n_backwards
                 self._count(each, counter, n, n - n_backwards, update.step)
         self._norms = [each for each in self._norms if not each.is_over]
 
     def _find(self, update: Update) -> list[_Norm]:
-        own = set(map(id, update.parameters))
+        own = update.ids
         found = [
             (self.context.names.module_name(norm) or type(norm).__name__, norm, norm.num_batches_tracked)
             for root in self.context.names.roots()

@@ -89,7 +89,7 @@ class Piled(Observer[Observed]):
                 self._tell(left, [g for g, _ in still], is_meant=key != self._first)
         self._first = key if self._first is None else self._first
         self._n_at_update[key] = self._n_backwards
-        own = {id(p) for p in update.parameters}
+        own = update.ids
         for other, refs in self._some.items():
             some = [p for ref in refs if (p := ref()) is not None]
             with_gradients = [p for p in some if p.grad is not None and id(p) not in own]

@@ -8,7 +8,7 @@ without checkpointing pays nothing. Not looked at: modules called several times 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,12 @@ class Recompute(Observer):
     def _recomputed(self, module: nn.Module) -> None:
         if id(module) not in self._known and len(self._known) < MOST_MODULES:
             self._known[id(module)] = Ref(module)
+
+    def at_rest(self) -> Iterable[str]:
+        """Where nothing is computed again there is nothing to compare."""
+        return (
+            ("after_backward", "before_update", "after_update") if not (self._known or self._deferred.waiting) else ()
+        )
 
     def after_update(self, update: Update) -> None:
         """Listen to the next step, or to none."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -100,6 +100,10 @@ class Scaling(ScaleUse[Context]):
             self.value_clip = "clip_grad_value_"
 
     # training
+
+    def at_rest(self) -> Iterable[str]:
+        """Without a scaler there is nothing to measure."""
+        return ("before_backward", "after_backward", "before_update", "after_update") if not self._is_scaling else ()
 
     def before_backward(self, roots: Sequence[torch.Tensor]) -> None:
         """Note the scale that the loss carries; in the first step a scaler that is not torch's was not seen yet."""

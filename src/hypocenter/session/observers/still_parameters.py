@@ -7,6 +7,7 @@ the values and not the norm has changed by a bit. At the end of the run there is
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +39,10 @@ class StillParameters(Observer):
     def __init__(self, context: Any) -> None:
         super().__init__(context)
         self._n_updates, self._before = {}, {}
+
+    def at_rest(self) -> Iterable[str]:
+        """Only the first updates of an optimizer are looked at."""
+        return ("before_update",) if min(self._n_updates.values(), default=0) >= _FIRST_UPDATES else ()
 
     def before_update(self, update: Update) -> None:
         """Keep the values of parameters that are about to be updated for the first time."""

@@ -12,7 +12,7 @@ optimizer: it counts where the optimizer holds both, and they are of one shape.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -52,6 +52,10 @@ class Ties(Observer[Observed]):
         self._is_told = False
         self._is_due = schedule.parse("doubling")
 
+    def at_rest(self) -> Iterable[str]:
+        """New optimizers are looked at; values are kept at steps at which all are told."""
+        return ("before_update", "after_update")
+
     def before_update(self, update: Update) -> None:
         """Look when an optimizer makes its first update."""
         optimizer = update.optimizer
@@ -59,7 +63,7 @@ class Ties(Observer[Observed]):
         if optimizer is None or self._is_told or (known is not None and known() is optimizer):
             return
         self._seen[id(optimizer)] = Ref(optimizer)
-        own = {id(p) for p in update.parameters}
+        own = update.ids
         for root in self.context.names.roots():
             said = [
                 pair for pair in self.context.framework.said_to_be_tied(root)

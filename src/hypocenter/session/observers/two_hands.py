@@ -52,7 +52,7 @@ class TwoHands(Observer[Observed]):
         self._seen.add(id(update.optimizer))
         if len(self._seen) < 2 and update.step:
             return  # it would cost for nothing
-        framework, own = self.context.framework, frozenset(map(id, update.parameters))
+        framework, own = self.context.framework, update.ids
         for used in self._used:
             other = used.optimizer()
             if other is not None and other is not update.optimizer:

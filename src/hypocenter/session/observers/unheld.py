@@ -8,7 +8,7 @@ Who the graph leads to is for each framework to say: session.torch_unheld, sessi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ class Unheld(Observer[ContextT]):
         """Whether the gradient of `parameter` is handed on to `other`, which an optimizer holds; both of one shape."""
         return False
 
-    def in_containers(self, models: Sequence[Any], own: set[int]) -> list[tuple[str, str, Any]]:
+    def in_containers(self, models: Sequence[Any], own: Set[int]) -> list[tuple[str, str, Any]]:
         """(name, container, parameter) of what lies in a list, tuple or dict of these models.
 
         Args:
@@ -70,7 +70,7 @@ class Unheld(Observer[ContextT]):
         framework = self.context.framework
         if not leaves or not update.check.is_finite or framework.optimizer(update.optimizer) is None:
             return
-        own = set(map(id, update.parameters))
+        own = update.ids
         named = {id(model): framework.named(model)[1].values() for model in self.context.names.roots()}
         models = [m for m in self.context.names.roots() if any(id(p) in own for p in named[id(m)])]
         registered = {id(p) for model in models for p in named[id(model)]}

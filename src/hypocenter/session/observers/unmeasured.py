@@ -8,7 +8,7 @@ is no normalisation.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,10 @@ class Unmeasured(Observer):
         self._deferred = Deferred(context.ride)
         self._n_found: dict[tuple[str, bool], int] = {}  # by name and mode: looks in a row
         self._told: set[bool] = set()
+
+    def at_rest(self) -> Iterable[str]:
+        """It looks at steps at which all are told."""
+        return ("after_update",)
 
     def after_update(self, update: Update) -> None:
         """Look at some norms of the models that were called, after few updates and then rarely."""

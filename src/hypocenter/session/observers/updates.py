@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,10 @@ class LostUpdates(Observer[Observed]):
         self._deferred = framework.deferred()
         self._peaks: dict[str, float] = {}  # port -> largest so far
         self._shares: dict[str, float] = {}  # port -> of the largest so far, at this update
+
+    def at_rest(self) -> Iterable[str]:
+        """Without parameters in half precision there is nothing to lose."""
+        return ("before_update", "after_update") if not (self._before or self._places.are_any) else ()
 
     def before_update(self, update: Update) -> None:
         """Copy samples of the weights whose turn it is."""

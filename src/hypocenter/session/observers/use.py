@@ -203,7 +203,7 @@ class Use(Observer[Observed]):
             return
         trainable = [(name, p) for name, p in self.context.names.parameters() if p.requires_grad]
         having = set(map(id, framework.with_gradients(update, [p for _, p in trainable])))
-        own = set(map(id, update.parameters))
+        own = update.ids
         refs = ((n, p, Ref(p)) for n, p in trainable if id(p) in own)
         self._names.update((name, ref) for n, p, ref in refs for name in self.context.names_of(p) or (n,))
         if having <= own:

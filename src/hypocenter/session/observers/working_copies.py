@@ -13,7 +13,7 @@ counts when it held at KEPT looks before, or when what is missing in its place i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -75,6 +75,10 @@ class WorkingCopies(Observer):
         self._known: dict[
             int, _Copies | None
         ] = {}  # by id of the optimizer's first parameter; None: nothing to look at
+
+    def at_rest(self) -> Iterable[str]:
+        """Without copies there is nothing to compare."""
+        return ("before_update",) if not (any(self._known.values()) or self._deferred.waiting) else ()
 
     def before_update(self, update: Update) -> None:
         """Compare copies with their weights, and the gradients of both, before the update."""
