@@ -19,7 +19,8 @@ ROOT = Path(hypocenter.__file__).parent
 def catalogues() -> Iterator[tuple[str, str]]:
     """(module, name) of all that the source makes."""
     for path in sorted(ROOT.rglob("*.py")):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        text = path.read_text(encoding="utf-8")
+        for node in ast.parse(text).body if "Catalogue[" in text else ():
             if isinstance(node, ast.AnnAssign) and "Catalogue[" in ast.unparse(node.annotation) and node.value:
                 module = ".".join(path.relative_to(ROOT.parent).with_suffix("").parts).removesuffix(".__init__")
                 yield module, ast.unparse(node.target)

@@ -15,6 +15,8 @@ from mindspore import Parameter, Tensor, nn, ops
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from by_day import first_of_each
+
 import hypocenter
 from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.record.reader import open_run
@@ -65,7 +67,7 @@ AGAIN: dict[str, tuple[Callable[[Net], Net], str]] = {
 }
 
 
-@pytest.mark.parametrize("name", AGAIN)
+@pytest.mark.parametrize("name", first_of_each(AGAIN, lambda name: AGAIN[name][1]))
 def test_hc265_a_tie_that_is_not_made_again(name: str, tmp_path: Path) -> None:
     again, severity = AGAIN[name]
 
@@ -217,6 +219,7 @@ def unheld(
     return [(f.code, f.severity, f.site) for f in diagnose(open_run(out)).findings if f.severity != "note"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "site"),
     [
@@ -230,6 +233,7 @@ def test_hc233_what_no_optimizer_can_hold(make: Callable[[], Any], site: str, tm
     assert unheld(tmp_path / "run", make()) == [("HC233", "warning", site)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("make", "options"),
     [

@@ -61,6 +61,7 @@ def train(out: Path, batches: Iterator[Batch], *, how: str = "function", net: An
     return [each for each in diagnose(open_run(out)).findings if each.code == "HC414"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("batches", "how", "n_back"),
     [
