@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import warnings
 
-from hypocenter.unwarned import StillShown, unwarned
+from hypocenter.unwarned import still_shown, unwarned
 
 
 def warn(text: str) -> None:
     warnings.warn(text, stacklevel=1)
+
+
+def ignore_for_a_moment() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
 
 
 def test_within_it_nothing_is_said_and_afterwards_nothing_is_said_again():
@@ -34,8 +39,7 @@ def test_filters_that_others_changed_for_a_moment_are_no_reason_to_say_it_again(
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("default")
         warn("one")
-        with StillShown(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        still_shown(ignore_for_a_moment, (), {})
         warn("one")
 
     assert len(said) == 1
@@ -45,8 +49,7 @@ def test_filters_that_were_changed_for_good_count_from_then_on():
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("default")
         warn("one")
-        with StillShown():
-            warnings.filterwarnings("always")
+        still_shown(warnings.filterwarnings, ("always",), {})
         warn("one")
 
     assert len(said) == 2

@@ -34,7 +34,7 @@ class Resting(Notes):
         return ("before_update",)
 
 
-PARAMETERS, OTHERS = frozenset({1, 2}), frozenset({3})
+PARAMETERS, OTHERS = (SimpleNamespace(ids=frozenset(ids)) for ids in ((1, 2), (3,)))
 
 
 def told(kind: type[Notes], n_steps: int, *, audited: int = -1, **changes: dict[int, Any]) -> list[tuple[str, int]]:
@@ -52,7 +52,7 @@ def told(kind: type[Notes], n_steps: int, *, audited: int = -1, **changes: dict[
     audits = SimpleNamespace(is_due=lambda step: step == audited)
     observers = Observers([make], SimpleNamespace(rank=lambda: (0, 1), config=None, names=None, audits=audits), print)
     healthy = SimpleNamespace(is_finite=True)
-    known: dict[str, Any] = {"ids": PARAMETERS, "microbatches": [0], "check": healthy, "scaled": None}
+    known: dict[str, Any] = {"parameters": PARAMETERS, "microbatches": [0], "check": healthy, "scaled": None}
     for step in range(n_steps):
         known.update({name: at[step] for name, at in changes.items() if step in at})
         update: Any = SimpleNamespace(step=step, rows=[], **known)
@@ -89,8 +89,9 @@ def test_one_that_rests_is_told_now_and_then():
 def test_it_is_told_of_what_is_new():
     bad = SimpleNamespace(is_finite=False)
 
-    assert heard(80, ids={70: OTHERS}) == [64, 70]
+    assert heard(80, parameters={70: OTHERS}) == [64, 70]
     assert heard(80, microbatches={70: [0, 1]}) == [64, 70]
     assert heard(80, audited=70) == [64, 70]
+    assert heard(72, parameters={70: [1, 2]}) == [64, 70, 71]  # which are made anew each time, as far as is known
     assert heard(72, check={70: bad}) == [64, 70, 71]
     assert heard(72, scaled={70: object()}) == [64, 70, 71]

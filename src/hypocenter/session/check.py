@@ -19,6 +19,9 @@ class Check:
     losses: list[float] = field(default_factory=list)
     unused: list[float] = field(default_factory=list)  # losses that the program has thrown away
     grad_norms: dict[str, float] = field(default_factory=dict)  # local L2 norms by parameter, loss scale taken out
+    names: Sequence[str] | None = None
+    """Of these norms, all finite and above 0: one list as long as the same parameters have gradients. None: it may be
+    otherwise."""
     bad_params: list[str] = field(default_factory=list)  # gradient not finite
     newly_dead: list[str] = field(default_factory=list)  # gradient exactly 0, and was not at the step before
     peaks: dict[str, float] = field(default_factory=dict)
@@ -43,7 +46,7 @@ class Check:
     @property
     def has_finite_norms(self) -> bool:
         """Whether every gradient was finite, and its norm too."""
-        return not self.bad_params and math.isfinite(sum(self.grad_norms.values()))
+        return self.names is not None or (not self.bad_params and math.isfinite(sum(self.grad_norms.values())))
 
     @functools.cached_property
     def is_finite(self) -> bool:
@@ -58,6 +61,7 @@ class Check:
             self,
             grad_norms={**self.grad_norms, **self.ahead.grad_norms},
             bad_params=[*self.bad_params, *self.ahead.bad_params],
+            names=None,
             ahead=None,
         )
 

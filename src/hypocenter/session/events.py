@@ -220,7 +220,7 @@ class Observer(Generic[ContextT]):
 
 
 AWAKE, AWAKE_EVERY, AWAKE_ALSO = 64, 32, 1000  # steps: the first ones, and every such one, as `doubling` has
-MOST_KNOWN = 64  # lists of parameters
+MOST_KNOWN = 16  # lists of parameters
 OFTEN = frozenset(
     {"before_backward", "after_backward", "before_clip", "seen_before_clip", "before_update", "after_update"}
 )
@@ -294,7 +294,10 @@ class Observers:
 
     def _is_new(self, update: Update) -> bool:
         """Return whether anything about this update is other than it was before, and note it."""
-        ids, n, generation = update.ids, len(update.microbatches), getattr(self._names, "generation", 0)
+        ids, n = getattr(update.parameters, "ids", None), len(update.microbatches)
+        if ids is None:  # a list that is made anew for each update
+            return True
+        generation = getattr(self._names, "generation", 0)
         known = self._known.get(id(ids))
         is_known = known is not None and known[1] == n
         is_new = not is_known or generation != self._generation or self._has_clips != self._may_clip

@@ -216,7 +216,7 @@ class Sentinel:
         check = Check(peaks=dict(zip(known.names, peaks, strict=True)) if peaks else {})
         if found and min(found) > 0.0 and math.isfinite(sum(found)):  # a NaN makes the sum one
             norms = found if scale == 1.0 else [n / scale for n in found]
-            check.grad_norms = dict(zip(known.names, norms, strict=True))
+            check.grad_norms, check.names = dict(zip(known.names, norms, strict=True)), known.names
             if remember and known is not self._all_alive:
                 self._judge.alive.update(dict.fromkeys(known.ids, True))
                 self._all_alive = known
@@ -290,7 +290,7 @@ class Sentinel:
             values: of these numbers.
         """
         names, norms = list(check.grad_norms), list(check.grad_norms.values())
-        known = self._last if self._last.names == names else None
+        known = self._last if self._last.names is check.names or self._last.names == names else None
         template = known.templates.get(kinds) if known is not None else None
         if template is None:
             template = _template(names, {self.label(o): o for p in parameters for o in _as_named(p)}, kinds)

@@ -50,6 +50,7 @@ class _Trained:
     used: set[str] = field(default_factory=set)  # had a gradient at some update
     missing: dict[str, int] = field(default_factory=dict)  # of these: updates in a row without one
     last: dict[str, float] = field(default_factory=dict)  # norms at the last update
+    listed: Sequence[str] | None = None  # their names, if none of them was 0
     gradients: tuple[int, list[int], list[int]] = (0, [], [])  # that the last update used: see `_look_for_twice`
     n_twice: int = 0  # updates in a row, from the first on, in which two backward passes began at one loss
     n_once: int = 0  # updates in a row that used losses and gradients once
@@ -128,8 +129,11 @@ class Use(Observer[Observed]):
         trained.n_updates += 1
         if trained.n_updates == LONG:
             self._look_for_unused(trained, update)
-        is_as_before = not trained.missing and norms.keys() == trained.last.keys() and min(norms.values()) > 0.0
-        trained.last = norms
+        names = update.check.names  # where it is there nobody needs to look at thousands of norms
+        is_same = names is not None and names is trained.listed
+        is_same = is_same or (norms.keys() == trained.last.keys() and min(norms.values()) > 0.0)
+        is_as_before = is_same and not trained.missing
+        trained.last, trained.listed = norms, names
         if is_as_before and trained.n_updates > 1:
             return
         alive = {name for name, norm in norms.items() if norm > 0.0}
