@@ -7,7 +7,7 @@ import gc
 
 import pytest
 
-from hypocenter.session.audits import FREE_S, SHARE, Audits
+from hypocenter.session.audits import AT_ONCE, FREE_S, SHARE, WHOLE, Audits
 
 
 class Clock:
@@ -90,3 +90,24 @@ def test_garbage_is_left_while_none_of_the_programs_code_runs(is_on: bool) -> No
         gc.enable()
 
     assert seen == [is_on, False, is_on]
+
+
+def test_most_models_are_looked_at_whole_and_large_ones_in_turn() -> None:
+    audits, parameters = Audits("every=3"), [*range(1000)]
+    parts = dict[int, list[int]]()
+    for step in range(0, 96, 3):
+        assert audits.is_due(step)
+        parts[step] = parameters[audits.part(step, len(parameters))]
+        assert parameters[:AT_ONCE][audits.part(step, AT_ONCE)] == parameters[:AT_ONCE]
+
+    assert all(parts[step] == parameters for step in range(0, 3 * WHOLE, 3))
+    in_turn = [parts[step] for step in range(3 * WHOLE, 3 * WHOLE + 12, 3)]
+    assert {len(each) for each in in_turn} == {250}
+    assert sorted(each for part in in_turn for each in part) == parameters
+
+
+def test_at_the_steps_of_the_default_schedule_large_ones_are_looked_at_whole() -> None:
+    audits = Audits("every=1")
+    whole = [step for step in range(70) if audits.is_due(step) and audits.part(step, 3000) == slice(None)]
+
+    assert whole == [*range(WHOLE), 8, 16, 32, 64]

@@ -342,6 +342,7 @@ class Replayer:
                 ]
             accumulate = self._accumulate or is_gathered or bool(self._whole)
             getattr(mode, "starts_from", _nobody)(seeds)
+            getattr(mode, "ends_in", _nobody)(roots)
             used = [own.of(p) for p in parameters]
             with numerics_entered(microbatch.numerics):
                 given = self._gradients(roots, seeds, used, accumulate=accumulate)
@@ -570,7 +571,7 @@ class Replayer:
     def _gradients(
         self, roots: list[torch.Tensor], seeds: list[Any], parameters: Sequence[torch.Tensor], *, accumulate: bool
     ) -> list[torch.Tensor | None]:
-        wanted = [p for p in parameters if p.requires_grad and any(root.requires_grad for root in roots)]
+        wanted = [p for p in parameters if p.requires_grad] if any(root.requires_grad for root in roots) else []
         if not parameters:
             return []
         if accumulate:

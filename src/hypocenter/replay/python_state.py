@@ -119,6 +119,8 @@ class _State:
         self._passed_by = (*kind.left_alone, type, ModuleType)
         self._undo: list[Callable[[], None]] = []
         self._seen: dict[int, Any] = {}  # by id, held: no id is given anew
+        self._idle: set[type] = set()  # of values that cannot change, or belong to a library
+        self._states: dict[type, bool] = {}  # of globals: whether they may be state
         self._n_bytes = 0
 
     def tensors(self) -> list[Any]:
@@ -159,9 +161,12 @@ class _State:
 
     def _take(self, value: Any, depth: int) -> None:
         """Copy a value of any kind; what cannot change, or belongs to a library, is passed by."""
-        if value is None or type(value) in self._kind.constants or depth < 0 or id(value) in self._seen:
+        kind = type(value)
+        if kind in self._kind.constants or kind in self._idle or depth < 0 or id(value) in self._seen:
             return
         if isinstance(value, self._passed_by):
+            if not issubclass(kind, self._kind.tensor):  # which may be a parameter by a mark of its own
+                self._idle.add(kind)
             return
         if isinstance(value, (FunctionType, MethodType)):
             self._take_function(value, depth)
@@ -177,7 +182,9 @@ class _State:
             self._take_values(value)
         elif isinstance(value, (io.IOBase, Iterator)):
             self._look_for_lasting(value)
-        elif hasattr(value, "__dict__") and _is_of_the_user(type(value)):
+        elif not _is_of_the_user(kind):
+            self._idle.add(kind)
+        elif hasattr(value, "__dict__"):
             self._take_dict(vars(value), depth)
 
     def _look_for_lasting(self, value: Any) -> None:
@@ -261,8 +268,11 @@ class _State:
             self._remember(value, lambda: np.copyto(value, copied) if value.flags.writeable else None)
 
     def _may_be_state(self, value: Any) -> bool:
-        is_plain = isinstance(value, (int, float, str, dict, list, set, deque, *_ITERATORS))
-        return is_plain or value is None or self._of_generator(value) is not None
+        kind = type(value)
+        if (known := self._states.get(kind)) is None:
+            is_plain = value is None or isinstance(value, (int, float, str, dict, list, set, deque, *_ITERATORS))
+            known = self._states[kind] = is_plain or self._of_generator(value) is not None
+        return known
 
     def _of_generator(self, value: Any) -> Undo | None:
         return self._kind.generator(value) or _of_generator(value)

@@ -11,6 +11,7 @@ from hypocenter import schedule
 
 AUTO = "auto"
 FREE_S, SHARE = 1.0, 0.0025  # what audits may take: so much in all, and of the time of the run
+AT_ONCE, WHOLE = 256, 8  # parameters that an audit looks at; audits before that, which look at all
 _REMEMBERED = 8  # steps
 
 
@@ -34,7 +35,9 @@ class Audits:
         self.now = now
         self._began: float | None = None
         self._spent_s = 0.0
-        self._decided: dict[int, bool] = {}
+        self._decided: dict[int, int] = {}  # by step: number of its audit, from 1; 0: it is not audited
+        self._n_audits = 0
+        self._is_doubling = schedule.parse("doubling")
 
     def is_due(self, step: int) -> bool:
         """Return whether this step is audited."""
@@ -42,8 +45,20 @@ class Audits:
         if known is None:
             if len(self._decided) >= _REMEMBERED:
                 self._decided.pop(min(self._decided))
-            known = self._decided[step] = self._is_scheduled(step) or (self._is_auto and self._has_time())
-        return known
+            is_audited = self._is_scheduled(step) or (self._is_auto and self._has_time())
+            self._n_audits += is_audited
+            known = self._decided[step] = self._n_audits if is_audited else 0
+        return known > 0
+
+    def part(self, step: int, n: int) -> slice:
+        """Return which of so many parameters the audit of a step looks at, where an object for each takes its time.
+
+        All of them, of most models. Of larger ones the first audits look at all as well, and those at the steps of
+        `doubling`; the others take turns.
+        """
+        turns, number = -(-n // AT_ONCE), self._decided.get(step, 0)
+        is_whole = turns <= 1 or number <= WHOLE or self._is_doubling(step)
+        return slice(None) if is_whole else slice(number % turns, None, turns)
 
     def is_due_everywhere(self, step: int) -> bool:
         """Return whether every rank audits this step, however long its audits have taken."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
+import operator
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, cast
@@ -42,7 +43,8 @@ from hypocenter.tap.before_reduction.ddp import hooks_of
 from hypocenter.tap.dispatch import Together
 from hypocenter.tap.flow import Flow, paths
 from hypocenter.tap.free_memory import why_no_room
-from hypocenter.tap.gradients import ROW, local, norms, to_host
+from hypocenter.tap.gradients import ROW, are_plain, local, norms, to_host
+from hypocenter.tap.graph_shape import GraphShape
 from hypocenter.tap.loss_divisors import n_divisions
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.poison import Poison
@@ -52,6 +54,7 @@ from hypocenter.tap.unwritten import UnwrittenRead, find_read
 TOGETHER = 1 << 15  # elements of small gradients: so many fit into a cache
 MOST_BY_NUMBERS = 4  # steps: a program that does not repeat itself is asked no more
 _NUMBERS = 0.0, 1.0  # that fresh memory is filled with where a NaN in it is undone
+_NEEDS_GRAD = operator.attrgetter("requires_grad")
 ROUGH = 0.05  # relative, of norms: what ran as compiled code and is done again by operators need not be nearer
 
 
@@ -130,7 +133,8 @@ class Audit(audit.Audit[Context]):
 
         self._is_rough = False
         sums = self._replayed(update, named, keep, looks=True)
-        given = {id(p): local(grad) for p, grad in update.gradients}
+        values = _values([grad for _, grad in update.gradients])
+        given = {id(p): value for (p, _), value in zip(update.gradients, values, strict=True)}
         used = [given.get(id(p)) for p in named]
         entries = _entries(used, sums, ROUGH if self._is_rough else 0.0)
         return Balance(parameters=named, entries=entries, used=used, parts=parts)
@@ -229,7 +233,7 @@ class Audit(audit.Audit[Context]):
             self._is_rough = self._is_rough or bool(why)
             known = None if looked_at is None else looked_at[1]
             self.note_how_far(update, partial(_how_far, microbatch, replayed, known), is_exact=not why)
-            values = [None if grad is None else local(grad) for grad in replayed.grads]
+            values = _values(replayed.grads)
             each(values)
             if len(update.microbatches) == 1:
                 return values
@@ -253,11 +257,21 @@ class Audit(audit.Audit[Context]):
         Once for all: with fresh memory full of NaN, if that is due, and with values followed from parameters to the
         loss. Where the NaN make a difference, or replays differ anyway, it is done without them.
         """
-        found = self._with_nan_in_memory(update, parameters) if self._is_memory_asked(update) else None
+        found, graph = None, GraphShape()
+        if self._is_memory_asked(update):
+            found = self._with_nan_in_memory(update, parameters, graph)
+        elif not self._is_memory_due(update.step) and self._ways.may_be_known(update):
+            found = self._done_again(update, parameters, [graph])
+            if found is not None and self._ways.is_as_before(update, graph.shape):
+                return found
+            found = None
         if found is None and self._ways.are_followed:
-            found = self._followed(update, parameters)
+            found = self._followed(update, parameters, graph)
             self._ways.are_followed = found is not None  # else it never is again
-        if found is not None and (row := self._ways.row(update, paths(found[0].values), parameters)) is not None:
+        if found is None:
+            return None
+        row = self._ways.row(update, paths(found[0].values), parameters, graph.shape)
+        if row is not None:
             self.rows.append(replace(row, order=self.context.clock.next_order()))
         return found
 
@@ -266,11 +280,13 @@ class Audit(audit.Audit[Context]):
         is_due = self._looks_at_memory and self.context.rank()[1] == 1 and self._is_memory_due(update.step)
         return is_due and update.microbatches[-1].makes_room is not False
 
-    def _with_nan_in_memory(self, update: Update, parameters: Sequence[Tensor]) -> tuple[Replayed, float] | None:
+    def _with_nan_in_memory(
+        self, update: Update, parameters: Sequence[Tensor], graph: GraphShape
+    ) -> tuple[Replayed, float] | None:
         """The same, if it comes to what the run came to."""
         poison = Poison(None)
         try:
-            found = self._followed(update, parameters, poison)
+            found = self._followed(update, parameters, graph, poison)
             is_finite = found is not None and (not poison.n_fresh or _is_finite(found[0]))
         finally:
             poison.clean()
@@ -279,12 +295,19 @@ class Audit(audit.Audit[Context]):
         return found if found is not None and is_finite and (found[1] == 0.0 or not poison.n_fresh) else None
 
     def _followed(
-        self, update: Update, parameters: Sequence[Tensor], poison: Poison | None = None
+        self, update: Update, parameters: Sequence[Tensor], graph: GraphShape, poison: Poison | None = None
+    ) -> tuple[Replayed, float] | None:
+        """The last micro-batch with its values followed, if they are, and within this mode, if there is one."""
+        context = OpContext(self.context.names.module_name)
+        modes: list[Any] = [graph] if poison is None else [poison, graph]
+        modes += [Flow(parameters, context)] if self._ways.are_followed else []
+        return self._done_again(update, parameters, modes, context)
+
+    def _done_again(
+        self, update: Update, parameters: Sequence[Tensor], modes: Sequence[Any], context: OpContext | None = None
     ) -> tuple[Replayed, float] | None:
         """The last micro-batch under these modes; None where it cannot be done so, or comes to something else then."""
-        microbatch, context = update.microbatches[-1], OpContext(self.context.names.module_name)
-        modes: list[Any] = [] if poison is None else [poison]
-        modes += [Flow(parameters, context)] if self._ways.are_followed else []
+        microbatch = update.microbatches[-1]
         try:
             replayed = self.context.replayer.run(
                 microbatch, parameters, must_leave_no_trace=True, mode=Together(modes), context=context
@@ -413,7 +436,7 @@ def _entries(used: Sequence[Tensor | None], made: Sequence[Tensor | None], least
 
 
 def _products(pairs: Sequence[tuple[Tensor | None, Tensor]]) -> NDArray[np.float64]:
-    """Of each (used, made): used * used, made * made, used * made, in float64: [3, n].
+    """Of each (used, made): used * used, made * made, used * made, in float64: [3, n]; 1 or 0 of the very same.
 
     Small tensors of the host together, as many as fit into a cache; of devices and large ones in one transfer.
     """
@@ -426,17 +449,21 @@ def _products(pairs: Sequence[tuple[Tensor | None, Tensor]]) -> NDArray[np.float
         last = max(first + 1, int(np.searchsorted(ends, ends[first] - n[first] + TOGETHER, "right")))
         here, starts = small[first:last], ends[first:last] - n[first:last] - (ends[first] - n[first])
         one, other = (_flatten_dense_tensors([cast("Tensor", pairs[i][side]) for i in here]) for side in (0, 1))
-        wide = other.double().numpy()
-        found[:, here] = np.add.reduceat(wide * wide, starts)
-        if one.dtype != other.dtype or not torch.equal(one, other):  # mostly they are the very same
-            used = one.double().numpy()
-            found[0, here] = np.add.reduceat(used * used, starts)
-            found[2, here] = np.add.reduceat(used * wide, starts)
+        if one.dtype == other.dtype and torch.equal(one, other):  # mostly they are the very same
+            found[:, here] = np.logical_or.reduceat((other != 0).numpy(), starts)
+        else:
+            used, made = one.double().numpy(), other.double().numpy()
+            for row, each in enumerate((used * used, made * made, used * made)):
+                found[row, here] = np.add.reduceat(each, starts)
         first = last
-    numbers, others = list[Tensor](), sorted(set(range(len(pairs))) - set(small))
-    for i in others:
-        made = in_float64(pairs[i][1]).reshape(-1)
-        one = pairs[i][0]
+    numbers, others = list[Tensor](), list[int]()
+    for i in sorted(set(range(len(pairs))) - set(small)):
+        one, other = pairs[i]
+        if one is not None and other.is_cpu and one.dtype == other.dtype and torch.equal(one, other):
+            found[:, i] = bool(other.any())
+            continue
+        others.append(i)
+        made = in_float64(other).reshape(-1)
         used = torch.zeros_like(made) if one is None else in_float64(one).reshape(-1)
         numbers += torch.dot(used, used), torch.dot(made, made), torch.dot(used, made)
     if numbers:
@@ -472,6 +499,14 @@ def _is_finite(replayed: Replayed) -> bool:
 
 def _how_far(microbatch: Microbatch, replayed: Replayed, known: float | None) -> float:
     return must_repeat(microbatch, replayed) if known is None else known
+
+
+def _values(gradients: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """What is here of each."""
+    held = [each for each in gradients if each is not None]
+    if are_plain(held) and not any(map(_NEEDS_GRAD, held)):
+        return list(gradients)
+    return [None if each is None else local(each) for each in gradients]
 
 
 def _copied(values: Tensor) -> Tensor:

@@ -50,7 +50,17 @@ class ByRule(by_rule.ByRule[Context]):
                 eps=number_of(told.get("eps")) or 0.0, powers_in="float32" if told.get("capturable") else "float64",
                 scale=1.0 if scale is None else float(scale),
             )  # fmt: skip
-            yield group, [p for p in told["params"] if _is_dense(p, p.grad)]
+            yield group, told["params"]
+
+    def is_dense(self, parameter: Tensor) -> bool:
+        """As autograd has left it."""
+        gradient = parameter.grad
+        return (
+            gradient is not None
+            and gradient.layout is torch.strided
+            and gradient.dtype == parameter.dtype
+            and name_of(parameter.dtype) in COMPUTED_IN
+        )
 
     def changed_in_step(self, optimizer: Optimizer, before: Group) -> Group:
         """As the group is now. Who changes gradients there has taken the scale out."""
@@ -88,12 +98,3 @@ def _options(optimizer: Optimizer, group: Mapping[str, Any]) -> Options | None:
         return None
     rule = rule_of((kind,), group)
     return None if rule is None or kind not in rule.classes else rule.read(group, (kind,), number_of)
-
-
-def _is_dense(parameter: Tensor, gradient: Tensor | None) -> bool:
-    return (
-        gradient is not None
-        and gradient.layout is torch.strided
-        and gradient.dtype == parameter.dtype
-        and name_of(parameter.dtype) in COMPUTED_IN
-    )

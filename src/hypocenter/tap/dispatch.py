@@ -54,6 +54,10 @@ class Together(contextlib.ExitStack):
         """Forward is over, and backward starts from these gradients."""
         self._tell("starts_from", seeds)
 
+    def ends_in(self, roots: Any) -> None:
+        """These are what backward starts from."""
+        self._tell("ends_in", roots)
+
     def _tell(self, name: str, *given: Any) -> None:
         for each in self._modes:
             getattr(each, name, lambda *_: None)(*given)

@@ -55,14 +55,17 @@ class ByRule(by_rule.ByRule[Context]):
                 mixes=mixes({name: value for name, value in told.items() if name != _POWERS}),
                 eps=number(told.get("eps")) or 0.0, powers_in="float32", scale=scale,
             )  # fmt: skip
-            yield group, [p for p in parameters if _is_dense(p, self._gradients.get(id(p)))]
+            yield group, parameters
+
+    def is_dense(self, parameter: Any) -> bool:
+        """As the optimizer is given it."""
+        gradient: Any = self._gradients.get(id(parameter))
+        if not isinstance(gradient, ms.Tensor):
+            return False
+        return gradient.dtype == parameter.dtype and gradient.shape == parameter.shape
 
     def held(self, optimizer: Any, parameter: Any) -> Mapping[str, Any]:
         """State has an element for each of the weight, but for the counter."""
         shape, state = tuple(parameter.shape), dict(self._states.get(id(parameter), []))
         kept = {name: t for name, t in state.items() if name == STEP or tuple(t.shape) == shape}
         return {VALUE: parameter, "grad": self._gradients[id(parameter)], **kept}
-
-
-def _is_dense(parameter: Any, gradient: Any) -> bool:
-    return isinstance(gradient, ms.Tensor) and gradient.dtype == parameter.dtype and gradient.shape == parameter.shape

@@ -52,7 +52,8 @@ class Entries:
 
     Attributes:
         places: in the parameters of the balance.
-        used: square of the norm of what is used; 0 of none.
+        used: square of the norm of what is used; 0 of none. 1 may stand for it where it is the
+            very same as what was made.
         made: of the sum of what the replays give.
         dot: their scalar product.
         tolerance: relative difference of norms that rounding may make.

@@ -177,9 +177,12 @@ class Between(Observer[Observed]):
             return []
         parameters = [p for group in optimizer.param_groups for p in group["params"]]
         if is_audited:
-            return parameters
-        stride = -(-len(parameters) // PARAMETERS) if parameters else 1
-        some = parameters[n_updates % stride :: stride] if is_due else []
+            some = parameters[self._audits.part(step, len(parameters))]
+            if len(some) == len(parameters):
+                return parameters
+        else:
+            stride = -(-len(parameters) // PARAMETERS) if parameters else 1
+            some = parameters[n_updates % stride :: stride] if is_due else []
         return [*some, *(p for p in parameters if id(p) in followed and not any(p is one for one in some))]
 
     def before_update(self, update: Update) -> None:

@@ -146,7 +146,11 @@ class ByRule(Observer[ContextT]):
     # what a framework says
 
     def groups(self, optimizer: Any) -> Iterable[tuple[Group, Sequence[Any]]]:
-        """Its groups, each with the parameters that have a dense gradient."""
+        """Its groups, each with its parameters."""
+        raise NotImplementedError
+
+    def is_dense(self, parameter: Any) -> bool:
+        """Whether it has a dense gradient in its own format."""
         raise NotImplementedError
 
     def held(self, optimizer: Any, parameter: Any) -> Mapping[str, Any]:
@@ -170,7 +174,7 @@ class ByRule(Observer[ContextT]):
             return
         with self._audits.spending(calls_program=False):
             self._n_looked += 1
-            groups = list(self.groups(optimizer))
+            groups = self._in_turn(list(self.groups(optimizer)), step)
             n_parameters = sum(len(parameters) for _, parameters in groups)
             self._size = min(MOST, max(FEWEST, ELEMENTS // max(1, n_parameters)))
             found = [(group, block) for group, parameters in groups for block in self._blocks(optimizer, parameters)]
@@ -180,6 +184,16 @@ class ByRule(Observer[ContextT]):
                 if "grad" in block.columns and block.columns[VALUE].form in COMPUTED_IN
             ]
         self._optimizer, self._step = optimizer, step
+
+    def _in_turn(self, groups: list[tuple[Group, Sequence[Any]]], step: int) -> list[tuple[Group, Sequence[Any]]]:
+        """With those of their parameters that are looked at in the audit of this step."""
+        part, n_before, found = self._audits.part(step, sum(len(each) for _, each in groups)), 0, []
+        first, stride = part.start or 0, part.step or 1
+        for group, parameters in groups:
+            some = parameters[(first - n_before) % stride :: stride]
+            found.append((group, [each for each in some if self.is_dense(each)]))
+            n_before += len(parameters)
+        return found
 
     def compare(self, optimizer: Any) -> None:
         """It has been applied: weights, gradients and state are there."""

@@ -26,6 +26,7 @@ from hypocenter.session.observers.optimizer_rows import number_row
 from hypocenter.tap.paths import Paths
 
 LOOKS = 4  # audited steps, before one that is held against them
+MOST_SHAPES = 8  # new ones after the first looks: each step of such a program does something else
 
 
 @dataclass(slots=True)
@@ -40,6 +41,8 @@ class _Seen:
     never: set[int] = field(default_factory=set)  # numbers of parameters without a gradient so far
     is_constant_told: bool = False
     n_counted: int = 0  # looks, from the first on, with a term that is made of counts
+    shapes: set[int] = field(default_factory=set)  # of the graphs that were followed
+    n_new_shapes: int = 0  # after the first looks
 
 
 class Ways:
@@ -57,12 +60,28 @@ class Ways:
         self._label = label
         self._seen: dict[int, _Seen] = {}  # by id of the first parameter
 
-    def row(self, update: Update, paths: Paths | None, parameters: Sequence[Any]) -> Reading | None:
+    def may_be_known(self, update: Update) -> bool:
+        """Return whether the graph of this step may be one that was followed before."""
+        seen = self._seen.get(id(update.parameters[0])) if update.parameters else None
+        return self.are_followed and seen is not None and seen.n_looks >= LOOKS and seen.n_new_shapes < MOST_SHAPES
+
+    def is_as_before(self, update: Update, shape: int | None) -> bool:
+        """Return whether a graph of this shape was followed before: then as much comes to the loss as it did then."""
+        seen = self._seen[id(update.parameters[0])]
+        is_known = shape in seen.shapes
+        seen.n_looks += is_known
+        seen.n_new_shapes += not is_known
+        return is_known
+
+    def row(
+        self, update: Update, paths: Paths | None, parameters: Sequence[Any], shape: int | None = None
+    ) -> Reading | None:
         """Return the row that HC233 reads, if this step is off.
 
         Args:
             paths: of the last micro-batch.
             parameters: that were followed.
+            shape: of the graph of the last micro-batch, where it has one.
         """
         if paths is None or not update.parameters:
             return None
@@ -93,6 +112,8 @@ class Ways:
         seen.fewest_gradients = min(seen.fewest_gradients or paths.n_gradients, paths.n_gradients)
         seen.most_cuts, seen.n_looks = max(seen.most_cuts, n_cuts), seen.n_looks + 1
         seen.cuts.update(paths.cuts)
+        if shape is not None:
+            seen.shapes.add(shape)
         return row
 
     def _never(self, update: Update, seen: _Seen, paths: Paths, parameters: Sequence[Any]) -> Reading | None:
