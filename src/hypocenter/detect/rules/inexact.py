@@ -13,9 +13,9 @@ How it is decided
     that do not. Healthy models of 19 families in bfloat16 and float16 differ by 3.4 % at most. Decisions (indices,
     masks, random draws) are taken as the program made them. What comes after the last use of a parameter, the loss, is
     left out: it may be a small difference of large numbers. So is what a parameter makes of exact values in float32:
-    training may bring it to zero; and what is only added to float32 that stays exact to its last digits. Sums beside the graph, with no parameter in them, are looked at wherever they are (a
-    count of labels that divides the loss), if their terms are of one sign: those cancel nothing. Integers are
-    computed again in 64 bits.
+    training may bring it to zero; and what is only added to float32 that stays exact to its last digits. Sums beside
+    the graph, with no parameter in them, are looked at wherever they are (a count of labels that divides the loss), if
+    their terms are of one sign: those cancel nothing. Integers are computed again in 64 bits.
 
 What to do
     Compute it in float32, or take the large common part away first. For integers: `.long()` before the arithmetic.
