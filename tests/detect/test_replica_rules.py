@@ -525,6 +525,34 @@ def test_batches_that_are_equal_by_chance_or_on_purpose() -> None:
     assert finding.severity == "note"
 
 
+def noisy(step: int, drawn: Sequence[int], state: Sequence[int]) -> Rows:
+    """Data of each rank's own, and beside it what was drawn in these states."""
+    data, noise = batches(step, [2 * step, 2 * step + 1]), batches(step, drawn, argument="t")
+    generators = states(step, state)
+    return {r: data[r] + noise[r] + generators[r] for r in (0, 1)}
+
+
+def test_draws_that_ranks_have_in_common() -> None:
+    (finding,) = run({s: noisy(s, [90 + s] * 2, [s, s]) for s in (0, 1, 2, 10)}, DP2)
+
+    assert (finding.code, finding.severity, finding.site) == ("HC305", "note", "batch.t")
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        {s: noisy(s, [90 + s, 190 + s], [s, s]) for s in (0, 1, 2)},
+        {s: noisy(s, [90 + s] * 2, [s, 50 + s]) for s in (0, 1, 2)},
+        {s: noisy(s, [90] * 2, [s, s]) for s in (0, 1, 2)},
+        {s: noisy(s, [90 + s] * 2, [s, s]) for s in (0, 1)},
+        {s: noisy(s, [90 + s, 90 + s + (s == 2)], [s, s]) for s in (0, 1, 2)},
+    ],
+    ids=["each has its own", "generators differ", "positions", "two steps", "alike by chance"],
+)
+def test_what_ranks_may_have_in_common(steps: dict[int, Rows]) -> None:
+    assert run(steps, DP2) == []
+
+
 def rows_of(step: int, of_rank: list[list[int]]) -> Rows:
     """Batches whose rows have these digests."""
     found = batches(step, [1000 + step * 10 + rank for rank in range(len(of_rank))])

@@ -88,6 +88,9 @@ class StreamTrack:
     same: list[SameData] = field(default_factory=list[SameData])
     n_batches: dict[tuple[int, ...], int] = field(default_factory=dict[tuple[int, ...], int])  # group -> steps seen
     drawn: set[tuple[int, ...]] = field(default_factory=set[tuple[int, ...]])  # groups given the same, and other data
+    beside: dict[tuple[tuple[int, ...], str], list[int | None]] = field(
+        default_factory=dict[tuple[tuple[int, ...], str], list[int | None]]
+    )  # (group, argument) -> at each step with data of each rank's own its digest; None: it was each rank's own too
     other: list[OtherData] = field(default_factory=list[OtherData])
     shared_rows: SharedRows = field(default_factory=SharedRows)
     n_tp_batches: int = 0
@@ -158,6 +161,7 @@ def _note_batches(known: StreamTrack, panel: Panel, states: pa.Table) -> None:
         batches = [by_rank.get(rank) for rank in ranks]
         if all(batches):
             known.n_batches[ranks] = known.n_batches.get(ranks, 0) + 1
+            _note_what_is_beside(known, ranks, [batch for batch in batches if batch], states)
             if not are_alike or any(batch != batches[0] for batch in batches):
                 continue
             if _is_given_more(panel, ranks, states):
@@ -167,6 +171,23 @@ def _note_batches(known: StreamTrack, panel: Panel, states: pa.Table) -> None:
             known.same.append(SameData(step=panel.step, ranks=ranks, digests=digests))
     for ranks in panel.groups("tp"):
         _note_other_data(known, panel.step, ranks, by_rank)
+
+
+def _note_what_is_beside(
+    known: StreamTrack, ranks: tuple[int, ...], batches: Sequence[Mapping[str, tuple[int, str, tuple[int, ...]]]],
+    states: pa.Table,
+) -> None:  # fmt: skip
+    """Note what ranks are given alike beside data of their own, while the generators that they draw from are alike."""
+    if all(batch == batches[0] for batch in batches) or not states.num_rows:
+        return
+    compared = compare(states, [ranks])
+    used = [i for i in range(len(compared.site)) if known.is_used(compared.sites[int(compared.site[i])])]
+    if not used or any(compared.differs[i] for i in used):
+        return
+    for argument, given in batches[0].items():
+        if math.prod(given[2]) > 1:
+            is_alike = all(batch.get(argument) == given for batch in batches)
+            known.beside.setdefault((ranks, argument), []).append(given[0] if is_alike else None)
 
 
 def _is_given_more(panel: Panel, ranks: tuple[int, ...], states: pa.Table) -> bool:

@@ -14,14 +14,19 @@ How it is decided
     than half as many came on one again, which they do where rows are drawn or dealt out anew. Different: whole numbers
     (token ids) of the same argument and shape are not the same within a tensor-parallel group.
 
+    Alike beside the data: one of several arguments is the same on all data-parallel ranks at each of the steps looked
+    at, at least three, and another at each, while the rest is each rank's own and their generators stand at one state:
+    a note. A diffusion model is then trained on one draw of noise and timesteps for all ranks.
+
 What to do
     Shared: give the DataLoader a `DistributedSampler` and call `set_epoch`, or make the seed of the data depend on
-    the data-parallel rank. Different: load on the first tensor-parallel rank and broadcast, or seed by the
-    data-parallel rank only.
+    the data-parallel rank; seed what draws noise by it too. Different: load on the first tensor-parallel rank and
+    broadcast, or seed by the data-parallel rank only.
 
 When it is wrong
     Shared data can be meant: a debugging run, distillation from one stream, a comparison of replicas. Different
-    tokens can be meant where each tensor-parallel rank is given its part of the sequence by hand.
+    tokens can be meant where each tensor-parallel rank is given its part of the sequence by hand. Alike beside the data
+    is what ranks agree upon: the lengths of a bucket, the task of a step.
 """
 
 from __future__ import annotations
@@ -53,6 +58,12 @@ def check(panel: Panel) -> Iterator[Finding]:
     else:
         if (rows := known.shared_rows.found()) is not None:
             yield _shared_rows(rows)
+    alike = (
+        (*key, len(digests))
+        for key, digests in known.beside.items()
+        if len(digests) >= AT_LEAST and None not in digests and len({*digests}) == len(digests)
+    )
+    yield from (_beside(*each) for each in list(alike)[:1])
     if known.other and len({each.step for each in known.other}) >= min(AT_LEAST, known.n_tp_batches):
         yield _different(known.other[0])
 
@@ -106,6 +117,21 @@ def _shared_rows(rows: Shared) -> Finding:
             text="give each rank its own part of the data: a DistributedSampler with the same seed on all ranks",
         ),
     )
+
+
+def _beside(ranks: tuple[int, ...], argument: str, n_steps: int) -> Finding:
+    name = argument.removeprefix("batch.")
+    return Finding(
+        code="HC305", kind="data", severity="note", step=0, rank=ranks[0], ranks=ranks, phase="data", site=argument,
+        title=f"data-parallel ranks are all given the same {name}, beside data of their own",
+        cause="data-mismatch", confidence="possible",
+        why=(
+            f"{name} has the same bits on {ranks_text(ranks)} at all {n_steps} steps looked at, and others at each",
+            "the generators that they draw from are in one state",
+        ),
+        then=("if it is drawn (noise, timesteps, masks), all ranks together see as many draws as one",),
+        remedy=Remedy(action="seed-by-rank", text="seed what draws it by the data-parallel rank"),
+    )  # fmt: skip
 
 
 def _different(other: OtherData) -> Finding:
