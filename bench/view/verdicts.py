@@ -1,4 +1,4 @@
-"""`python -m bench.view.verdicts`: how long after a failure of one of 8 gloo ranks `view` names the rank.
+"""`python -m bench.view.verdicts [killed ...]`: how long after a failure of one of 8 gloo ranks `view` names the rank.
 
 One is killed, stopped, raises an exception, or is given NaN. The server runs beside the job, as a user's does.
 """
@@ -16,10 +16,12 @@ import time
 from pathlib import Path
 
 from bench.view.__main__ import _cookie, _get
+from hypocenter.record.liveness import liveness
+from hypocenter.record.whereabouts import read_whereabouts
 from hypocenter.view.runs import name_of
 
 RANKS, VICTIM, AT, LIMIT_S = 8, 5, 40, 5.0
-HOW = ("killed", "stopped", "raised", "nan")
+HOW = tuple(sys.argv[1:]) or ("killed", "stopped", "raised", "nan")
 SERVE = """
 import sys
 from pathlib import Path
@@ -64,9 +66,9 @@ def told(folder: Path, how: str) -> tuple[float, str]:
             finally:
                 server.terminate()
     finally:
-        for each in (signal.SIGCONT, signal.SIGTERM, signal.SIGKILL):
-            if job.poll() is None:
-                os.killpg(job.pid, each)
+        seen = [read_whereabouts(rank) for rank in run.glob("rank-*")]
+        for pid in [where.pid for where in seen if where is not None and liveness(where) in ("running", "stopped")]:
+            os.kill(pid, signal.SIGKILL)
         job.wait()
 
 
