@@ -14,7 +14,8 @@ from hypocenter.record.liveness import Liveness, liveness
 from hypocenter.record.node_file import RankNote
 from hypocenter.record.whereabouts import WHEREABOUTS_FILE, Whereabouts, read_whereabouts
 
-EVERY_S = 1.0  # between two looks
+EVERY_S = 0.5  # between two looks
+ASKED_S = 5.0  # between two questions to the rules while all ranks live: they may wait for each other
 AT_ONCE = 64  # files that one look opens: of more ranks it reads some, and the next look the next
 _ASKED = ("HC321", "HC323", "HC324")  # rules that need no rows
 _LIVELIEST_FIRST: tuple[Liveness, ...] = ("running", "unknown", "stopped", "gone")
@@ -40,11 +41,12 @@ class Lives:
 
     Attributes:
         findings: what rules say of how ranks ended, or where they wait; notes are left to a whole diagnosis. Two looks
-            in a row have to say it: ranks whose peer died notice one after the other.
+            in a row have to say it, unless a process is gone: ranks whose peer died notice one after the other.
     """
 
     def __init__(self, *, judges: bool = True) -> None:
         self._known: dict[int, Life] = {}
+        self._ask_s = 0.0
         self._next_s, self._at = 0.0, 0  # the next look; which ranks' files are next
         self._looked, self._judges = "", judges  # in which status of the run all files were looked at
         self._newest_ns, self._newest_s = 0, 0.0  # the last sign of life of all, and when it came here
@@ -86,9 +88,13 @@ class Lives:
             self._newest_ns, self._newest_s = newest_ns, now_s
         job = self._job(run, places)
         self._ends = endings(job)
-        found = [f for f in self._asked.end(job) if f.severity != "note"] if len(self._known) > 1 else []
+        is_amiss = any(end.how in _SHOWN for end in self._ends.values())
+        if len(self._known) < 2 or not (is_amiss or self._found or now_s >= self._ask_s):
+            return self._sign() != before
+        self._ask_s = now_s + ASKED_S
+        found = [f for f in self._asked.end(job) if f.severity != "note"]
         said = {_short(finding) for finding in self._found}
-        self._found, self.findings = found, [finding for finding in found if _short(finding) in said]
+        self._found, self.findings = found, [f for f in found if _short(f) in said or self._is_gone(f)]
         return self._sign() != before
 
     def _job(self, run: Run, places: Mapping[int, Place]) -> Job:
@@ -135,6 +141,11 @@ class Lives:
         here = [known.seen for known in self._known.values() if known.seen.attempt == latest]
         size = max((seen.world_size for seen in here), default=0)
         return frozenset(r for r, known in self._known.items() if r >= size and known.seen.attempt < latest)
+
+    def _is_gone(self, finding: Finding) -> bool:
+        """Return whether nothing that comes later can change it: the process is gone, and left no word."""
+        known = self._known.get(finding.rank)
+        return finding.confidence == "proven" and known is not None and known.life == "gone" and known.seen.exit is None
 
     def _sign(self) -> object:
         first = min(self._known, default=-1)

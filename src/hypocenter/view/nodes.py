@@ -1,4 +1,4 @@
-"""What the nodes of a large job say of their ranks: a file for each node, read at most once a second."""
+"""What the nodes of a large job say of their ranks: a file for each node, read at most twice a second."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from hypocenter.record.layout import NODES_FOLDER
 from hypocenter.record.node_file import RankNote, read_node
 
-EVERY_S = 1.0  # between two looks
+EVERY_S = 0.5  # between two looks
 STALE_S = 5.0  # a node that has written nothing for so long says nothing: its ranks' own files are looked at
 _OLD_S = 60.0  # what was written so long ago when it is first seen is not waited for; clocks differ by less
 
