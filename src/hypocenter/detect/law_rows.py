@@ -31,9 +31,9 @@ balance writes none but the first.
                                           the weight over what the rule adds, NaN where it is no multiple; `call` as
                                           above. `source`: a hook of the program around that step, if there is one;
                                           `names`: the form of the rule, where its first steps alone tell it
-    site `laws`, port `not_by_rule`       `module` "each parameter": the optimizer `op` corrects the bias of its means by a
-                                          step that it counts once for each of so many parameters; `call`: how many
-                                          steps ago that was first seen
+    site `laws`, port `not_by_rule`       `module` "each parameter": the optimizer `op` corrects the bias of its means
+                                          by a step that it counts once for each of so many parameters; `call`: how
+                                          many steps ago that was first seen
     site <parameter>, port `overlaps`     at `call` updates its state `module` in the optimizer `op` lay in the memory
                                           of a gradient; the number: how many parameters are like it
     site `laws`, port `unbalanced`        the same factor for all gradients, where neither the loss scale nor a clip
