@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from hypocenter.detect.group_rules.gradients_unbalanced import _Habits, _how, _judged, _unlike
+from hypocenter.detect.group_rules.gradients_unbalanced import _Habits, _how, _judged, _mispaired, _unlike
 from hypocenter.detect.law_rows import SKETCH
 from hypocenter.detect.law_sketches import LawSketches, weights_of_ranks
 from hypocenter.nouns import Finding
@@ -197,3 +197,47 @@ def test_sums_of_a_group_of_the_optimizer_may_have_a_rate_that_makes_up_for_it(
 )
 def test_factors_that_may_be_meant_are_left_alone(names: tuple[str, ...], factor: float, is_alone: bool) -> None:
     assert off(names, factor, is_alone) == []
+
+
+HEADS = ("head.0", "head.1", "head.2")
+
+
+def of_parts(used_of: str, n_steps: int = 4, parts: tuple[str, ...] = HEADS) -> list[Finding]:
+    """At each step two ranks use another part each; what is used is their `used_of`."""
+    rng, habits, found = np.random.default_rng(0), _Habits(n_sums=2, usual=0.5), list[Finding]()
+    for step in range(n_steps):
+        names = [parts[(step + rank) % len(parts)] for rank in (0, 1)]
+        made = [rng.standard_normal(SKETCH) for _ in names]
+        known = {
+            name: LawSketches(made={rank: made[rank]}, prints={rank: 1.0}) for rank, name in enumerate(names)
+        }  # fmt: skip
+        for rank, name in enumerate(names):
+            own = {"sum": 0.5 * made[rank], "own": made[rank], "other": 0.5 * (made[0] + made[1])}[used_of]
+            known[name].used = {rank: own}
+        found += _mispaired(step, habits, known, 2)
+    return found
+
+
+def test_a_gradient_that_is_added_to_another_parameters_is_told_once_for_all() -> None:
+    (found, *others) = of_parts("other", n_steps=8)
+
+    assert (found.severity, found.step, found.rank, found.param) == ("warning", 0, 0, "head.0")
+    assert found.title == "the gradient of head.0 is added to that of head.1"
+    assert len(others) < len(HEADS)
+
+
+@pytest.mark.parametrize("used_of", ["sum", "own"])
+def test_parts_that_are_their_own_are_left_alone(used_of: str) -> None:
+    assert of_parts(used_of, n_steps=8) == []
+
+
+def test_tied_weights_of_two_stages_are_added_up_on_purpose() -> None:
+    rng, habits = np.random.default_rng(0), _Habits(n_sums=2, usual=0.5)
+    for step in range(4):
+        made = [rng.standard_normal(SKETCH) for _ in range(2)]
+        both = 0.5 * (made[0] + made[1])
+        known = {
+            "embed": LawSketches(made={0: made[0]}, used={0: both}),
+            "head": LawSketches(made={1: made[1]}, used={1: both}),
+        }
+        assert list(_mispaired(step, habits, known, 2)) == []

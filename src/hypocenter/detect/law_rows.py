@@ -31,6 +31,9 @@ balance writes none but the first.
                                           the weight over what the rule adds, NaN where it is no multiple; `call` as
                                           above. `source`: a hook of the program around that step, if there is one;
                                           `names`: the form of the rule, where its first steps alone tell it
+    site `laws`, port `not_by_rule`       `module` "each parameter": the optimizer `op` corrects the bias of its means
+                                          by a step that it counts once for each of so many parameters; `call`: how
+                                          many steps ago that was first seen
     site <parameter>, port `overlaps`     at `call` updates its state `module` in the optimizer `op` lay in the memory
                                           of a gradient; the number: how many parameters are like it
     site `laws`, port `unbalanced`        the same factor for all gradients, where neither the loss scale nor a clip
@@ -199,7 +202,7 @@ MADE, USED = "grad_made", "grad_used"
 LABELS, TOGETHER = "labels", "together"
 UNWRITTEN = "unwritten"
 NOT_REPEATED = "not_repeated"
-NOT_BY_RULE, OVERLAPS = "not_by_rule", "overlaps"
+NOT_BY_RULE, OVERLAPS, EACH_PARAMETER = "not_by_rule", "overlaps", "each parameter"
 SKETCH = 16  # numbers
 BETWEEN, GRADIENT, UPDATE = "between", "gradient", "update"  # laws
 TOO_MANY, NOT_DIVIDED, IN_ACCUMULATION, HELD_BACK = "too many", "not divided", "in accumulation", "held back"

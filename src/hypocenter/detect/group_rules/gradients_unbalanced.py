@@ -13,9 +13,10 @@ How it is decided
     parameters of a rank (parts of a layer, shards that the replay itself reduces). Which of them, the job shows: it
     counts where it was so at two audited steps before, or where one rank has no weight at all at four. Gradients that
     hold those of the step before, all of them and with the same weight, count from the first step on, when seen twice.
-    So does, at three, a parameter that began with the same values on all ranks and is each rank's own while others are
-    sums, where the model computes on each rank alone and no wrapper tells what is reduced; and so do, at three, sums
-    that were divided by the number of ranks for some parameters and not for others.
+    So do, at two, gradients to which another rank has added that of another parameter, as it had none for this one,
+    where both ranks hold both. So does, at three, a parameter that began with the same values on all ranks and is each
+    rank's own while others are sums, where the model computes on each rank alone and no wrapper tells what is reduced;
+    and so do, at three, sums that were divided by the number of ranks for some parameters and not for others.
 
 What to do
     Look at what runs between backward and the update: the all-reduce, its group and divisor, `no_sync`, `zero_grad`,
@@ -52,10 +53,11 @@ from hypocenter.detect.law_sketches import (
 )
 from hypocenter.detect.own_laws import common_factors
 from hypocenter.detect.panel import Panel
-from hypocenter.nouns import Finding, replace
+from hypocenter.nouns import Finding, Remedy, replace
 
 CODE = "HC308"
 STAYS, LEFT_FOR, LEFT_OUT_FOR = 2, 3, 4  # audited steps
+STRANGE = 0.1  # of a gradient: what another one must be, to be told
 MANY = 2  # parameters off by the number of ranks: the factor of one may be meant
 
 _ALL = "all"  # told of most parameters, not of one
@@ -89,6 +91,10 @@ class _Habits:
         default_factory=dict
     )  # by parameter: steps in a row at which it is each rank's own
     piled: dict[int, list[int]] = field(default_factory=dict)  # by rank, -1 of the sum: steps that hold the one before
+    made_on: dict[str, set[int]] = field(default_factory=dict)  # by parameter: ranks whose micro-batches gave one
+    strangers: dict[str, list[tuple[int, int, str, int]]] = field(
+        default_factory=dict
+    )  # by parameter: step, rank, and the other parameter and rank whose gradient was added to its own
     is_told: set[str] = field(default_factory=set)
 
 
@@ -109,6 +115,7 @@ def check(panel: Panel) -> Iterator[Finding]:
     hooks = sorted({each.hook for each in parameters.values()} - {""})
     yield from _noted(_judged(panel.step, habits, parameters, ranks), hooks)
     yield from _unlike(habits, ranks, parameters)
+    yield from _noted(_mispaired(panel.step, habits, parameters, len(ranks)), hooks)
     habits.last = {(name, rank): used for name, each in parameters.items() for rank, used in each.used.items()}
     habits.last_step = panel.step
 
@@ -361,6 +368,48 @@ def _unlike(habits: _Habits, ranks: Sequence[int], parameters: Mapping[str, LawS
         apart = "the optimizer holds them in groups of their own: their rate may make up for it"
         finding = replace(finding, severity="note", why=(*why, apart))
     yield finding
+
+
+def _mispaired(step: int, habits: _Habits, parameters: Mapping[str, LawSketches], n_ranks: int) -> Iterator[Finding]:
+    """Report a gradient to which that of another parameter was added, of a rank that gave none for this one.
+
+    Ranks that use parts of a model each, and reduce only what they have, send one part's for another's. Both ranks hold
+    both: of tied weights of two stages of a pipeline, which are added up on purpose, each gives one at any step.
+    """
+    for name, each in parameters.items():
+        habits.made_on.setdefault(name, set()).update(each.made)
+    parts = {name: each for name, each in parameters.items() if 0 < len(each.made) < n_ranks}
+    keys = [(name, rank) for name, each in parts.items() for rank in each.made]
+    if habits.n_sums and len(parts) > 1:
+        made = habits.usual * np.stack([parts[name].made[rank] for name, rank in keys])
+        for (name, rank), own in zip(keys, made, strict=True):
+            used = parts[name].used.get(rank)
+            if used is None or np.linalg.norm(used - own) <= STRANGE * np.linalg.norm(used):
+                continue
+            are_near = np.linalg.norm(used - own - made, axis=1) <= TOLERANCE * np.linalg.norm(made, axis=1)
+            near = [keys[at] for at in np.flatnonzero(are_near)]
+            found = [(n, at) for n, at in near if at not in parts[name].made and rank not in parts[n].made]
+            if len(found) == 1 == len(near):
+                habits.strangers.setdefault(name, []).append((step, rank, *found[0]))
+    seen = {
+        name: [each for each in seen if habits.made_on[name] >= {each[1], each[3]} <= habits.made_on[each[2]]]
+        for name, seen in habits.strangers.items() if name not in habits.is_told
+    }  # fmt: skip
+    names = [name for name, some in seen.items() if len({at for at, *_ in some}) >= STAYS]
+    if names:
+        habits.is_told.update(names)
+        first, rank, other, at = seen[names[0]][0]
+        why = [
+            f"what rank {rank} uses is the sum of its own gradient of {names[0]} and that of {other} of rank {at}, "
+            f"which has none of {names[0]} in this step",
+            f"so it is at steps {first} and {seen[names[0]][-1][0]}, for {', '.join(names[:4])}"
+            f"{' ...' if len(names) > 4 else ''}: ranks with other parts reduce what they have, one after the other",
+        ]
+        title = f"the gradient of {names[0]} is added to that of {other}"
+        remedy = Remedy(
+            action="fill-with-zeros", text="reduce the gradient of every parameter on every rank, 0 for none"
+        )
+        yield replace(_finding(first, rank, names[0], title, 0.0, why), actual=None, limit=None, remedy=remedy)
 
 
 def _is_by_ranks(used: Iterable[_Vector], total: _Vector, n_ranks: int) -> bool:

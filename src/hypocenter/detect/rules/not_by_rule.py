@@ -19,6 +19,10 @@ How it is decided
     with multiples that are the same for all parameters of a group, whatever they are at each step. From then on a
     parameter that leaves what most of its group keep is a note.
 
+    Where its first step shows two states to be means of gradients and of their squares, the correction of each
+    parameter's bias is read off its change, at two steps: in an error it is that of step 1, 2, 3, ... for one after the
+    other.
+
     A state of the shape of its weight overlaps a gradient in memory, before two of the updates 1, 2, 4, ... 64, and is
     not called one ("grad").
 
@@ -36,7 +40,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import NOT_BY_RULE, OVERLAPS
+from hypocenter.detect.law_rows import EACH_PARAMETER, NOT_BY_RULE, OVERLAPS
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Reading, Remedy
 
@@ -53,7 +57,9 @@ STILL = 0.01  # of the change that was meant
 def check(window: Window) -> Iterator[Finding]:
     """Fire once a step, for all parameters that are off, and once for those whose state is a gradient."""
     yield from (_overlapping(window, row) for row in window.by_phase["optimizer"] if row.port == OVERLAPS)
-    off = [row for row in window.by_phase["optimizer"] if row.port == NOT_BY_RULE]
+    rows = [row for row in window.by_phase["optimizer"] if row.port == NOT_BY_RULE]
+    yield from (_counting(window, row) for row in rows if row.module == EACH_PARAMETER)
+    off = [row for row in rows if row.module != EACH_PARAMETER]
     if not off:
         return
     first = off[0]
@@ -90,6 +96,22 @@ def _overlapping(window: Window, row: Reading) -> Finding:
         ),
         then=("backward adds to what the optimizer remembers, and zero_grad deletes it",),
         remedy=Remedy(action="clone", text="set the state to a copy of the gradient: p.grad.clone()"),
+    )  # fmt: skip
+
+
+def _counting(window: Window, row: Reading) -> Finding:
+    n = round(row.summary.sum)
+    return Finding(
+        code="HC235", kind="desync", severity="warning", step=window.step - row.call, rank=window.rank,
+        phase="optimizer", title=f"{row.op} counts a step for each of {n} parameters", cause="program-error",
+        confidence="proven",
+        why=(
+            f"within one step the bias correction of {n} parameters is that of steps {window.step * n + 1}, "
+            f"{window.step * n + 2}, {window.step * n + 3}, ..., one after the other",
+            f"so it is from step {window.step - row.call} on",
+        ),
+        then=("means of few gradients are taken for those of many: the first updates are too small or too large",),
+        remedy=Remedy(action="count-once", text="count the step before the loop over parameters"),
     )  # fmt: skip
 
 

@@ -39,6 +39,7 @@ from hypocenter.optimizers.predicted import COMPUTED_IN, Inputs, in_units, predi
 from hypocenter.optimizers.rounded import ALLOWED, Array
 from hypocenter.session.events import ContextT, Observer
 from hypocenter.session.observers.columns import VALUE, Block, blocks
+from hypocenter.session.observers.counters import Counters
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
 
 ELEMENTS = 1 << 14  # in all, at one step
@@ -141,6 +142,7 @@ class ByRule(Observer[ContextT]):
         self._before: Sequence[tuple[Group, Block]] = ()
         self._step = self._n_looked = self._size = 0
         self._n_obeyed: dict[int, int] = {}  # by id of a parameter: audited steps in a row
+        self._counters = Counters()
         self._fits: dict[tuple[int, ...], Fits] = {}  # by id of an optimizer and number of its group, and state
 
     # what a framework says
@@ -202,7 +204,10 @@ class ByRule(Observer[ContextT]):
             with self._audits.spending(calls_program=False), np.errstate(all="ignore"):
                 cases = [case for group, block in before for case in self._cases(optimizer, group, block)]
                 counts = [self._judge(optimizer, case) for case in cases if case.group.options is not None]
-                counts.append(self._judge_by_fit(optimizer, [case for case in cases if case.group.options is None]))
+                unknown = [case for case in cases if case.group.options is None]
+                counts.append(self._judge_by_fit(optimizer, unknown))
+                if unknown:
+                    self._look_at_counter(optimizer, unknown)
                 n, n_obeyed = map(sum, zip(*counts, strict=True))
                 order = self.context.clock.next_order()
                 self.rows.append(count_row(SITE, BALANCED, self._step, order, (n, n_obeyed), module=UPDATE))
@@ -284,6 +289,11 @@ class ByRule(Observer[ContextT]):
                     n += 1
                     n_obeyed += self._keeps(parameter, known, place, optimizer)
         return n, n_obeyed
+
+    def _look_at_counter(self, optimizer: Any, cases: Sequence[_Case]) -> None:
+        moved = {id(p): each for case in cases for p, each in zip(case.parameters, _moved(case), strict=True)}
+        if (row := self._counters.row(optimizer, self._step, moved)) is not None:
+            self.rows.append(replace(row, order=self.context.clock.next_order()))
 
     def _keeps(self, parameter: Any, looks: Mapping[str, Look], place: int, optimizer: Any) -> bool:
         """Note whether it goes on by the rule of its first steps; where it does not, and did, write a row."""
