@@ -7,8 +7,13 @@ from transformers import BertConfig, BertForSequenceClassification, Trainer, set
 set_seed(101)
 rows = [{"input_ids": s, "labels": (s[2] + s[4]) % 3} for s in sentences(300, 8, 20, 64)]
 config = BertConfig(
-    vocab_size=64, hidden_size=48, intermediate_size=96, num_hidden_layers=3, num_attention_heads=4,
-    max_position_embeddings=32, num_labels=3,
+    vocab_size=64,
+    hidden_size=48,
+    intermediate_size=96,
+    num_hidden_layers=3,
+    num_attention_heads=4,
+    max_position_embeddings=32,
+    num_labels=3,
 )
 model = BertForSequenceClassification(config)
 for p in [*model.bert.embeddings.parameters(), *model.bert.encoder.layer[0].parameters()]:
@@ -22,7 +27,9 @@ def collate(batch):
 
 
 trainer = Trainer(
-    model=model, args=arguments(label_smoothing_factor=0.1, max_grad_norm=0.5, warmup_steps=5), train_dataset=rows,
+    model=model,
+    args=arguments(label_smoothing_factor=0.1, max_grad_norm=0.5, warmup_steps=5),
+    train_dataset=rows,
     data_collator=collate,
 )
 trainer.train()

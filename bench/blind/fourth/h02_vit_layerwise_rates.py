@@ -6,8 +6,14 @@ from transformers import ViTConfig, ViTForImageClassification, get_cosine_schedu
 
 set_seed(102)
 config = ViTConfig(
-    image_size=16, patch_size=4, hidden_size=48, intermediate_size=96, num_hidden_layers=4, num_attention_heads=4,
-    num_labels=6, hidden_dropout_prob=0.1,
+    image_size=16,
+    patch_size=4,
+    hidden_size=48,
+    intermediate_size=96,
+    num_hidden_layers=4,
+    num_attention_heads=4,
+    num_labels=6,
+    hidden_dropout_prob=0.1,
 )
 model = ViTForImageClassification(config)
 groups = []
@@ -25,7 +31,9 @@ for _ in range(40):
     share = torch.distributions.Beta(0.8, 0.8).sample()
     order = torch.randperm(16)
     logits = model(pixel_values=share * x + (1 - share) * x[order]).logits
-    loss = share * torch.nn.functional.cross_entropy(logits, y) + (1 - share) * torch.nn.functional.cross_entropy(logits, y[order])
+    loss = share * torch.nn.functional.cross_entropy(logits, y) + (1 - share) * torch.nn.functional.cross_entropy(
+        logits, y[order]
+    )
     loss.backward()
     torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
     optimizer.step()

@@ -8,8 +8,14 @@ from torch import nn
 
 torch.manual_seed(103)
 online = nn.Sequential(
-    nn.Conv2d(3, 16, 3, 2, 1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.BatchNorm2d(32), nn.ReLU(),
-    nn.Flatten(), nn.Linear(128, 32),
+    nn.Conv2d(3, 16, 3, 2, 1),
+    nn.BatchNorm2d(16),
+    nn.ReLU(),
+    nn.Conv2d(16, 32, 3, 2, 1),
+    nn.BatchNorm2d(32),
+    nn.ReLU(),
+    nn.Flatten(),
+    nn.Linear(128, 32),
 )
 target = copy.deepcopy(online).requires_grad_(False)
 predict = nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 32))

@@ -36,8 +36,15 @@ class Growing(L.LightningDataModule):
 
 model = Lm()
 trainer = L.Trainer(
-    max_steps=40, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
-    enable_model_summary=False, accumulate_grad_batches=3, gradient_clip_val=0.5, reload_dataloaders_every_n_epochs=1,
+    max_steps=40,
+    accelerator="cpu",
+    logger=False,
+    enable_checkpointing=False,
+    enable_progress_bar=False,
+    enable_model_summary=False,
+    accumulate_grad_batches=3,
+    gradient_clip_val=0.5,
+    reload_dataloaders_every_n_epochs=1,
 )
 trainer.fit(model, Growing())
 tell(model, model.losses)

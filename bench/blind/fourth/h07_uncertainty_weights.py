@@ -29,7 +29,11 @@ for step in range(50):
     one, two, three = model(x)
     rare = (y[:, 0] > 3).long()
     chance = nn.functional.cross_entropy(three, rare, reduction="none", weight=torch.tensor([0.3, 3.0]))
-    parts = [nn.functional.cross_entropy(one, y.argmax(1)), nn.functional.huber_loss(two[:, 0], y[:, 1]), ((1 - (-chance).exp()) ** 2 * chance).mean()]
+    parts = [
+        nn.functional.cross_entropy(one, y.argmax(1)),
+        nn.functional.huber_loss(two[:, 0], y[:, 1]),
+        ((1 - (-chance).exp()) ** 2 * chance).mean(),
+    ]
     known = [0, 2] if step % 3 == 2 else [0, 1, 2]
     loss = sum(parts[i] * (-model.log_variance[i]).exp() + model.log_variance[i] for i in known)
     optimizer.zero_grad()

@@ -5,7 +5,14 @@ from kit import tell
 from torch import nn
 
 torch.manual_seed(108)
-model = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.GroupNorm(4, 16), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(64, 5))
+model = nn.Sequential(
+    nn.Conv2d(3, 16, 3, padding=1),
+    nn.GroupNorm(4, 16),
+    nn.ReLU(),
+    nn.AdaptiveAvgPool2d(2),
+    nn.Flatten(),
+    nn.Linear(64, 5),
+)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, weight_decay=5e-4)
 means = torch.randn(5, 3, 8, 8)
 losses = []

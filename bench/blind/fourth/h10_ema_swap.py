@@ -5,7 +5,15 @@ from kit import tell
 from torch import nn
 
 torch.manual_seed(110)
-model = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Dropout2d(0.1), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(64, 5))
+model = nn.Sequential(
+    nn.Conv2d(3, 16, 3, padding=1),
+    nn.BatchNorm2d(16),
+    nn.ReLU(),
+    nn.Dropout2d(0.1),
+    nn.AdaptiveAvgPool2d(2),
+    nn.Flatten(),
+    nn.Linear(64, 5),
+)
 average = {k: v.detach().clone() for k, v in model.state_dict().items()}
 optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
 means = torch.randn(5, 3, 8, 8)

@@ -11,7 +11,9 @@ from transformers import GPT2Config, GPT2LMHeadModel, set_seed
 dist.init_process_group("gloo")
 rank, world = dist.get_rank(), dist.get_world_size()
 set_seed(111)
-model = GPT2LMHeadModel(GPT2Config(vocab_size=64, n_positions=48, n_embd=32, n_layer=2, n_head=4, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0))
+model = GPT2LMHeadModel(
+    GPT2Config(vocab_size=64, n_positions=48, n_embd=32, n_layer=2, n_head=4, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+)
 model = torch.nn.parallel.DistributedDataParallel(model)
 optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
 data = sentences(600, 5, 40, 64)[rank::world]

@@ -31,7 +31,9 @@ for frame in range(400):
         best = net(n).argmax(1, keepdim=True)
         goal = r + 0.97 * (1 - d) * target(n).gather(1, best)[:, 0]
     error = net(s).gather(1, a[:, None])[:, 0] - goal
-    loss = (weight / weight.max() * nn.functional.smooth_l1_loss(error, torch.zeros_like(error), reduction="none")).mean()
+    loss = (
+        weight / weight.max() * nn.functional.smooth_l1_loss(error, torch.zeros_like(error), reduction="none")
+    ).mean()
     optimizer.zero_grad()
     loss.backward()
     nn.utils.clip_grad_value_(net.parameters(), 1.0)

@@ -44,7 +44,11 @@ for step in range(50):
     where = torch.arange(40) % 2
     x = x + where[:, None] * 0.5
     label, domain, commit = model(x, 0.5 * step / 50)
-    loss = nn.functional.cross_entropy(label[where == 0], y[where == 0]) + nn.functional.cross_entropy(domain, where) + commit
+    loss = (
+        nn.functional.cross_entropy(label[where == 0], y[where == 0])
+        + nn.functional.cross_entropy(domain, where)
+        + commit
+    )
     optimizer.zero_grad()
     loss.backward()
     optimizer.step()

@@ -68,7 +68,14 @@ def arguments(**more):
     from transformers import TrainingArguments
 
     base = dict(
-        output_dir=OUT, max_steps=30, per_device_train_batch_size=8, learning_rate=2e-3,
-        logging_steps=1, save_strategy="no", report_to=[], use_cpu=True, disable_tqdm=True,
+        output_dir=OUT,
+        max_steps=30,
+        per_device_train_batch_size=8,
+        learning_rate=2e-3,
+        logging_steps=1,
+        save_strategy="no",
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
     )
     return TrainingArguments(**(base | more))

@@ -30,13 +30,25 @@ def start(tensor=1, seed=1, **more):
     tensor_parallel.random.initialize_rng_tracker()
     tensor_parallel.get_cuda_rng_tracker().fork = lambda *_: contextlib.nullcontext()
     config = TransformerConfig(
-        num_layers=2, hidden_size=32, num_attention_heads=4, use_cpu_initialization=True, hidden_dropout=0.0,
-        attention_dropout=0.0, tensor_model_parallel_size=tensor, pipeline_dtype=torch.float32,
-        bias_dropout_fusion=False, bias_activation_fusion=False, masked_softmax_fusion=False,
-        gradient_accumulation_fusion=False, **more,
+        num_layers=2,
+        hidden_size=32,
+        num_attention_heads=4,
+        use_cpu_initialization=True,
+        hidden_dropout=0.0,
+        attention_dropout=0.0,
+        tensor_model_parallel_size=tensor,
+        pipeline_dtype=torch.float32,
+        bias_dropout_fusion=False,
+        bias_activation_fusion=False,
+        masked_softmax_fusion=False,
+        gradient_accumulation_fusion=False,
+        **more,
     )
     model = GPTModel(
-        config=config, transformer_layer_spec=get_gpt_layer_local_spec(qk_layernorm=config.qk_layernorm), vocab_size=64, max_sequence_length=32,
+        config=config,
+        transformer_layer_spec=get_gpt_layer_local_spec(qk_layernorm=config.qk_layernorm),
+        vocab_size=64,
+        max_sequence_length=32,
         share_embeddings_and_output_weights=True,
     )
     return model, config

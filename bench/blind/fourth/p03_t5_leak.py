@@ -26,7 +26,9 @@ config = T5Config(
     vocab_size=48, d_model=48, d_kv=12, d_ff=96, num_layers=2, num_heads=4, decoder_start_token_id=0, pad_token_id=0
 )
 trainer = Trainer(
-    model=T5ForConditionalGeneration(config), args=arguments(remove_unused_columns=False), train_dataset=rows,
+    model=T5ForConditionalGeneration(config),
+    args=arguments(remove_unused_columns=False),
+    train_dataset=rows,
     data_collator=collate,
 )
 trainer.train()

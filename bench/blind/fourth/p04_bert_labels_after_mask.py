@@ -24,7 +24,11 @@ def collate(batch):
 
 
 config = BertConfig(
-    vocab_size=64, hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+    vocab_size=64,
+    hidden_size=48,
+    intermediate_size=96,
+    num_hidden_layers=2,
+    num_attention_heads=4,
     max_position_embeddings=32,
 )
 trainer = Trainer(model=BertForMaskedLM(config), args=arguments(), train_dataset=rows, data_collator=collate)

@@ -28,11 +28,18 @@ class Mixed(Trainer):
 
 
 config = ViTConfig(
-    image_size=16, patch_size=4, hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+    image_size=16,
+    patch_size=4,
+    hidden_size=48,
+    intermediate_size=96,
+    num_hidden_layers=2,
+    num_attention_heads=4,
     num_labels=6,
 )
 trainer = Mixed(
-    model=ViTForImageClassification(config), args=arguments(remove_unused_columns=False), train_dataset=rows,
+    model=ViTForImageClassification(config),
+    args=arguments(remove_unused_columns=False),
+    train_dataset=rows,
     data_collator=collate,
 )
 trainer.train()

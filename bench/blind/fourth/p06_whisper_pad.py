@@ -18,12 +18,26 @@ def collate(batch):
 
 
 config = WhisperConfig(
-    vocab_size=50, num_mel_bins=16, d_model=32, encoder_layers=2, decoder_layers=2, encoder_attention_heads=4,
-    decoder_attention_heads=4, encoder_ffn_dim=64, decoder_ffn_dim=64, max_source_positions=32,
-    max_target_positions=32, pad_token_id=0, bos_token_id=2, eos_token_id=1, decoder_start_token_id=2,
+    vocab_size=50,
+    num_mel_bins=16,
+    d_model=32,
+    encoder_layers=2,
+    decoder_layers=2,
+    encoder_attention_heads=4,
+    decoder_attention_heads=4,
+    encoder_ffn_dim=64,
+    decoder_ffn_dim=64,
+    max_source_positions=32,
+    max_target_positions=32,
+    pad_token_id=0,
+    bos_token_id=2,
+    eos_token_id=1,
+    decoder_start_token_id=2,
 )
 trainer = Trainer(
-    model=WhisperForConditionalGeneration(config), args=arguments(remove_unused_columns=False), train_dataset=rows,
+    model=WhisperForConditionalGeneration(config),
+    args=arguments(remove_unused_columns=False),
+    train_dataset=rows,
     data_collator=collate,
 )
 trainer.train()

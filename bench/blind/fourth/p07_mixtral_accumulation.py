@@ -27,12 +27,21 @@ class Own(Trainer):
 
 
 config = MixtralConfig(
-    vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-    num_key_value_heads=2, num_local_experts=4, num_experts_per_tok=2, max_position_embeddings=32,
+    vocab_size=64,
+    hidden_size=32,
+    intermediate_size=48,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    num_local_experts=4,
+    num_experts_per_tok=2,
+    max_position_embeddings=32,
 )
 trainer = Own(
-    model=MixtralForCausalLM(config), args=arguments(gradient_accumulation_steps=4, per_device_train_batch_size=4),
-    train_dataset=rows, data_collator=collate,
+    model=MixtralForCausalLM(config),
+    args=arguments(gradient_accumulation_steps=4, per_device_train_batch_size=4),
+    train_dataset=rows,
+    data_collator=collate,
 )
 trainer.train()
 told(trainer)

@@ -25,18 +25,36 @@ def reward(completions, **kwargs):
 
 
 config = LlamaConfig(
-    vocab_size=60, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4,
-    pad_token_id=0, bos_token_id=2, eos_token_id=1, max_position_embeddings=64,
+    vocab_size=60,
+    hidden_size=32,
+    intermediate_size=64,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    pad_token_id=0,
+    bos_token_id=2,
+    eos_token_id=1,
+    max_position_embeddings=64,
 )
 rows = [{"prompt": text(s[:4])} for s in sentences(60, 6, 8, 60)]
 trainer = GRPOTrainer(
-    model=LlamaForCausalLM(config), reward_funcs=reward,
+    model=LlamaForCausalLM(config),
+    reward_funcs=reward,
     args=GRPOConfig(
-        output_dir=OUT, max_steps=25, learning_rate=1e-3, logging_steps=1, save_strategy="no",
-        report_to=[], use_cpu=True, bf16=False, disable_tqdm=True, max_completion_length=8,
-        per_device_train_batch_size=8, num_generations=4,
+        output_dir=OUT,
+        max_steps=25,
+        learning_rate=1e-3,
+        logging_steps=1,
+        save_strategy="no",
+        report_to=[],
+        use_cpu=True,
+        bf16=False,
+        disable_tqdm=True,
+        max_completion_length=8,
+        per_device_train_batch_size=8,
+        num_generations=4,
     ),
-    train_dataset=Dataset.from_list(rows), processing_class=tokenizer(),
+    train_dataset=Dataset.from_list(rows),
+    processing_class=tokenizer(),
 )
 trainer.train()
 told(trainer)

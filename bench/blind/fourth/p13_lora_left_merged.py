@@ -7,11 +7,17 @@ from transformers import LlamaConfig, LlamaForSequenceClassification, set_seed
 
 set_seed(13)
 config = LlamaConfig(
-    vocab_size=60, hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-    pad_token_id=0, num_labels=4,
+    vocab_size=60,
+    hidden_size=48,
+    intermediate_size=96,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    pad_token_id=0,
+    num_labels=4,
 )
 model = get_peft_model(
-    LlamaForSequenceClassification(config), LoraConfig(task_type=TaskType.SEQ_CLS, r=4, target_modules=["q_proj", "v_proj", "down_proj"])
+    LlamaForSequenceClassification(config),
+    LoraConfig(task_type=TaskType.SEQ_CLS, r=4, target_modules=["q_proj", "v_proj", "down_proj"]),
 )
 data = torch.tensor([s[:10] for s in sentences(400, 10, 12, 60)])
 target = (data[:, 3] + data[:, 5]) % 4

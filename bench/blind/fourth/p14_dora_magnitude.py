@@ -7,7 +7,11 @@ from transformers import Qwen2Config, Qwen2ForCausalLM, set_seed
 
 set_seed(14)
 config = Qwen2Config(
-    vocab_size=60, hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+    vocab_size=60,
+    hidden_size=48,
+    intermediate_size=96,
+    num_hidden_layers=2,
+    num_attention_heads=4,
     num_key_value_heads=2,
 )
 model = get_peft_model(

@@ -45,7 +45,11 @@ angle = torch.rand(512) * 6.283
 data = torch.utils.data.TensorDataset(torch.stack([angle.cos(), angle.sin()], 1) + 0.05 * torch.randn(512, 2))
 model = Gan()
 trainer = L.Trainer(
-    max_steps=80, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+    max_steps=80,
+    accelerator="cpu",
+    logger=False,
+    enable_checkpointing=False,
+    enable_progress_bar=False,
     enable_model_summary=False,
 )
 trainer.fit(model, torch.utils.data.DataLoader(data, batch_size=32, shuffle=True))

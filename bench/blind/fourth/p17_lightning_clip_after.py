@@ -41,7 +41,11 @@ x = torch.randn(512, 20, 3)
 data = torch.utils.data.TensorDataset(x, 5 * x[:, -3:, :1].sum(1) + 2)
 model = Forecaster()
 trainer = L.Trainer(
-    max_steps=40, accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False,
+    max_steps=40,
+    accelerator="cpu",
+    logger=False,
+    enable_checkpointing=False,
+    enable_progress_bar=False,
     enable_model_summary=False,
 )
 trainer.fit(model, torch.utils.data.DataLoader(data, batch_size=16, shuffle=True))

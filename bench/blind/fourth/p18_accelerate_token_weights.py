@@ -9,8 +9,13 @@ set_seed(18)
 PARTS = 4
 accelerator = Accelerator(gradient_accumulation_steps=PARTS, cpu=True)
 config = GPTNeoXConfig(
-    vocab_size=64, hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-    max_position_embeddings=64, hidden_dropout=0.0,
+    vocab_size=64,
+    hidden_size=48,
+    intermediate_size=96,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    max_position_embeddings=64,
+    hidden_dropout=0.0,
 )
 model = GPTNeoXForCausalLM(config)
 

@@ -9,15 +9,24 @@ from transformers import OPTConfig, OPTForCausalLM, set_seed
 set_seed(20)
 rank, world = torch.distributed.get_rank(), torch.distributed.get_world_size()
 config = OPTConfig(
-    vocab_size=64, hidden_size=32, ffn_dim=64, num_hidden_layers=2, num_attention_heads=4, max_position_embeddings=32,
-    dropout=0.0, word_embed_proj_dim=32,
+    vocab_size=64,
+    hidden_size=32,
+    ffn_dim=64,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    max_position_embeddings=32,
+    dropout=0.0,
+    word_embed_proj_dim=32,
 )
 model = OPTForCausalLM(config)
 engine, _, _, _ = deepspeed.initialize(
-    model=model, model_parameters=model.parameters(),
+    model=model,
+    model_parameters=model.parameters(),
     config={
-        "train_micro_batch_size_per_gpu": 4, "optimizer": {"type": "AdamW", "params": {"lr": 2e-3, "torch_adam": True}},
-        "zero_optimization": {"stage": 1}, "zero_allow_untested_optimizer": True,
+        "train_micro_batch_size_per_gpu": 4,
+        "optimizer": {"type": "AdamW", "params": {"lr": 2e-3, "torch_adam": True}},
+        "zero_optimization": {"stage": 1},
+        "zero_allow_untested_optimizer": True,
     },
 )
 data = torch.tensor([s[:12] for s in sentences(400, 12, 14, 64)])

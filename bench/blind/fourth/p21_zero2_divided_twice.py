@@ -9,12 +9,18 @@ from transformers import BloomConfig, BloomForCausalLM, set_seed
 set_seed(21)
 rank = torch.distributed.get_rank()
 PARTS = 4
-model = BloomForCausalLM(BloomConfig(vocab_size=64, hidden_size=32, n_layer=2, n_head=4, hidden_dropout=0.0, attention_dropout=0.0))
+model = BloomForCausalLM(
+    BloomConfig(vocab_size=64, hidden_size=32, n_layer=2, n_head=4, hidden_dropout=0.0, attention_dropout=0.0)
+)
 engine, _, _, _ = deepspeed.initialize(
-    model=model, model_parameters=model.parameters(),
+    model=model,
+    model_parameters=model.parameters(),
     config={
-        "train_micro_batch_size_per_gpu": 4, "gradient_accumulation_steps": PARTS, "gradient_clipping": 1.0,
-        "optimizer": {"type": "AdamW", "params": {"lr": 2e-3, "torch_adam": True}}, "zero_optimization": {"stage": 2},
+        "train_micro_batch_size_per_gpu": 4,
+        "gradient_accumulation_steps": PARTS,
+        "gradient_clipping": 1.0,
+        "optimizer": {"type": "AdamW", "params": {"lr": 2e-3, "torch_adam": True}},
+        "zero_optimization": {"stage": 2},
     },
 )
 data = torch.tensor([s[:12] for s in sentences(400, 12, 14, 64)])

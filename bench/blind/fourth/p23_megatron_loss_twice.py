@@ -41,8 +41,13 @@ for _ in range(30):
     wrapped.zero_grad_buffer()
     optimizer.zero_grad()
     told = run(
-        forward_step_func=step_of, data_iterator=source, model=[wrapped], num_microbatches=PARTS, seq_length=16,
-        micro_batch_size=4, forward_only=False,
+        forward_step_func=step_of,
+        data_iterator=source,
+        model=[wrapped],
+        num_microbatches=PARTS,
+        seq_length=16,
+        micro_batch_size=4,
+        forward_only=False,
     )
     for p in model.parameters():
         p.grad = p.main_grad

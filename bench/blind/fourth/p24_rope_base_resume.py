@@ -10,7 +10,11 @@ data = torch.tensor([s[:48] for s in sentences(400, 48, 50, 64)])
 
 def build(theta):
     config = LlamaConfig(
-        vocab_size=64, hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+        vocab_size=64,
+        hidden_size=48,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
         rope_parameters={"rope_type": "default", "rope_theta": theta},
     )
     model = LlamaForCausalLM(config)

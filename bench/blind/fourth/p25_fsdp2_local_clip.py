@@ -12,8 +12,13 @@ from transformers import Qwen3Config, Qwen3ForCausalLM, set_seed
 dist.init_process_group("gloo")
 set_seed(25)
 config = Qwen3Config(
-    vocab_size=64, hidden_size=48, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-    num_key_value_heads=2, head_dim=12,
+    vocab_size=64,
+    hidden_size=48,
+    intermediate_size=96,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=12,
 )
 model = Qwen3ForCausalLM(config)
 mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (int(os.environ["WORLD_SIZE"]),))

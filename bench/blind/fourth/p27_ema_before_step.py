@@ -13,7 +13,10 @@ class Block(nn.Module):
     def __init__(self, c):
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(c, c, 3, padding=1, bias=False), nn.BatchNorm2d(c), nn.ReLU(), nn.Conv2d(c, c, 3, padding=1, bias=False),
+            nn.Conv2d(c, c, 3, padding=1, bias=False),
+            nn.BatchNorm2d(c),
+            nn.ReLU(),
+            nn.Conv2d(c, c, 3, padding=1, bias=False),
             nn.BatchNorm2d(c),
         )
 
@@ -21,7 +24,9 @@ class Block(nn.Module):
         return torch.relu(x + self.body(x))
 
 
-model = nn.Sequential(nn.Conv2d(3, 16, 3, padding=1), Block(16), Block(16), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5))
+model = nn.Sequential(
+    nn.Conv2d(3, 16, 3, padding=1), Block(16), Block(16), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 5)
+)
 average = copy.deepcopy(model).requires_grad_(False).eval()
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)
 means = torch.randn(5, 3, 8, 8)

@@ -18,9 +18,7 @@ class Attention(nn.Cell):
 
     def construct(self, x):
         b, t, w = x.shape
-        q, k, v = (
-            p.reshape(b, t, self.heads, self.size).transpose(0, 2, 1, 3) for p in self.qkv(x).split(w, -1)
-        )
+        q, k, v = (p.reshape(b, t, self.heads, self.size).transpose(0, 2, 1, 3) for p in self.qkv(x).split(w, -1))
         score = mint.matmul(q, k.transpose(0, 1, 3, 2)) / self.size**0.5
         score = score + ms.Tensor(np.triu(np.full((t, t), -1e9, np.float32), 1))
         weight = mint.softmax(score, dim=2 if FAULT else 3)

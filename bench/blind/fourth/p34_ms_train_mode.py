@@ -9,8 +9,16 @@ from ms_kit import FAULT, tell
 ms.set_seed(34)
 ms.set_context(mode=ms.PYNATIVE_MODE)
 net = nn.SequentialCell(
-    nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.MaxPool2d(2, 2), nn.Conv2d(16, 16, 3), nn.BatchNorm2d(16),
-    nn.ReLU(), nn.Flatten(), nn.Dropout(p=0.3), nn.Dense(256, 5),
+    nn.Conv2d(3, 16, 3),
+    nn.BatchNorm2d(16),
+    nn.ReLU(),
+    nn.MaxPool2d(2, 2),
+    nn.Conv2d(16, 16, 3),
+    nn.BatchNorm2d(16),
+    nn.ReLU(),
+    nn.Flatten(),
+    nn.Dropout(p=0.3),
+    nn.Dense(256, 5),
 )
 net.set_train(True)
 optimizer = nn.Momentum(net.trainable_params(), learning_rate=0.03, momentum=0.9)
