@@ -181,3 +181,26 @@ def test_a_rule_that_fails_in_a_worker_is_said(job: Path, tmp_path: Path):
 
     assert "TEST1 did not load: ValueError: of rank 2" in found
     assert "TEST2 did not load: ValueError: of ranks" in found
+
+
+def test_where_a_loss_jumped_rules_that_rows_wake_are_still_asked_at_their_rows_alone(tmp_path: Path, monkeypatch):
+    start_run(tmp_path, ("x",), {}, 1, {}, {})
+    writer = Writer(tmp_path, rank=0, warn=pytest.fail)
+    for step in range(200):
+        loss = 1.0 + 0.01 * (step % 7) + 50.0 * (step == 150)
+        record = StepRecord(step=step, n_microbatches=1, loss=loss, grad_norm=loss, lr=0.1, step_ms=5.0)
+        rows = [batch(step, step)] if step == 20 else []
+        writer.write(rows, record)
+    writer.close()
+    asked: dict[int, int] = {}
+    ask = Engine.ask
+
+    def counted(self, codes, rank, step, record, readings):
+        asked[step] = len(tuple(codes))
+        return ask(self, codes, rank, step, record, readings)
+
+    monkeypatch.setattr(Engine, "ask", counted)
+    findings = found_in(open_run(tmp_path)).findings
+
+    assert "HC401" in {finding.code for finding in findings}
+    assert asked[100] == 1  # of steps without rows: the rule of jumps alone, which looks at each

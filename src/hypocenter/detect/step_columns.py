@@ -15,6 +15,8 @@ from hypocenter.nouns import StepRecord
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_AHEAD = 1024
+
 
 class StepColumns:
     """The records of one rank, one for each step, in rising order.
@@ -27,6 +29,7 @@ class StepColumns:
         step = table["step"].to_numpy()
         self._table = table
         self._merged: dict[int, StepRecord] = {}
+        self._ahead: tuple[int, list[StepRecord]] = (0, [])  # from which on, and those that were made last
         self.steps: Ints = step
         if len(step) > 1 and (np.diff(step) <= 0).any():
             self._tidy(step)
@@ -97,7 +100,15 @@ class StepColumns:
         if not self.has_step(step):
             return None
         index = int(np.searchsorted(self.steps, step))
-        return self._merged.get(step) or next(self.between(index, index + 1))
+        return self._merged.get(step) or self.nth(index)
+
+    def nth(self, index: int) -> StepRecord:
+        """Return one record. Who goes through them in order has many made at once, which costs little more than one."""
+        start, ahead = self._ahead
+        if not start <= index < start + len(ahead):
+            is_next = index == start + len(ahead)
+            start, ahead = self._ahead = index, list(self.between(index, index + (_AHEAD if is_next else 1)))
+        return ahead[index - start]
 
     def between(self, start: int, stop: int) -> Iterator[StepRecord]:
         """Yield the records from the `start`-th to before the `stop`-th."""

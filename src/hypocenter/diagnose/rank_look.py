@@ -147,7 +147,7 @@ def look_at(
     look = RankLook(rank=rank, records=StepColumns(recorded.record_table(rank)), is_trusted=kept is not None)
     bad = np.concatenate([np.zeros(0, np.int64), *walk.bad_steps])
     codes = _asked(engine, RankSeries(look.records, bad, walk.batches))
-    if kept is None or len(codes.always):
+    if kept is None or any(engine.rules[code].reads for code in codes.always):
         everything = RankWalk(reads, whole, keeps_all=True)
         kept = recorded.walk(rank, lambda batch: mask_of(everything.take(Columns(batch))))
     if kept is not None:
@@ -175,18 +175,17 @@ def _found(engine: Engine, look: RankLook, kept: pa.Table | None, codes: _Codes)
     """Yield the findings of one rank, by step."""
     readings = _by_step(kept)
     records, waking = look.records, kept["step"].to_numpy() if kept is not None else np.zeros(0, np.int64)
-    is_awake = records.is_unusual
-    awake_rows = np.unique(waking)
-    steps = records.steps if len(codes.always) else records.steps[is_awake]
+    awake = np.union1d(records.steps[records.is_unusual], waking)
+    steps = np.union1d(records.steps, awake) if codes.always else awake
     passed = 0
-    for step in np.union1d(steps, awake_rows).tolist():
+    for step, is_awake in zip(steps.tolist(), np.isin(steps, awake).tolist(), strict=True):
         index = int(np.searchsorted(records.steps, step))
         has_record = index < len(records) and records.steps[index] == step
         if index > passed:
             engine.pass_by(look.rank, _Passed(records, max(passed, index - KEPT_RECORDS), index))
         passed = index + has_record
-        record = next(records.between(index, index + 1)) if has_record else None
-        yield from engine.ask(codes.awake, look.rank, step, record, readings(step))
+        record = records.nth(index) if has_record else None
+        yield from engine.ask(codes.awake if is_awake else codes.always, look.rank, step, record, readings(step))
 
 
 @dataclass(frozen=True, slots=True)
