@@ -169,10 +169,19 @@ def test_places_that_are_counted_along_the_batch():
 
 
 def test_labels_that_are_not_shifted():
-    ids, _ = text()
+    ids = (torch.randint(0, VOCAB, (N, 1)) + torch.arange(LENGTH)) % VOCAB  # each tells of the next
 
     with pytest.raises(RelationBroken, match=r"label.*tokens"):
         check_relations(Language(), (ids,), of_tokens, labels=ids)
+
+
+def test_labels_that_are_not_shifted_where_no_token_tells_of_the_next():
+    ids, _ = text()
+
+    (noted,) = check_relations(Language(), (ids,), of_tokens, labels=ids).broken
+
+    assert (noted.code, noted.module) == ("HC244", "tokens")
+    assert "give back" in noted.exception  # a note: it may be meant
 
 
 def test_a_head_may_be_called_out():

@@ -365,7 +365,10 @@ class ChangingBuffers:
     def before(self, root: torch.nn.Module) -> SavedBuffers:
         """Return copies of the buffers that the coming call may change."""
         if self._all is None or self._n_calls in LOOKS:
-            self._all, self._n_sorted = [(Ref(m), id(m), list(m._buffers)) for m in root.modules() if m._buffers], -1
+            self._all, self._n_sorted = (
+                [(Ref(m), id(m), [key for key, _ in m._buffers.items()]) for m in root.modules() if m._buffers],
+                -1,
+            )
             self._parameters = [Ref(p) for p in root.parameters()]
         is_first = self._n_calls == 0
         self._n_calls += 1

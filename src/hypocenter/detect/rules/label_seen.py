@@ -8,8 +8,9 @@ What it means
 How it is decided
     With `--relations` labels are replaced in a replay, and so are columns of inputs that equal the label in all rows;
     the output must stay. A decoder that is fed labels may depend on earlier ones only. A model whose outputs depend on
-    tokens up to their place, and which is asked for the token at that place, sees its answer; one that looks at no
-    other token is a note.
+    tokens up to their place, and which is asked for the token at that place, sees its answer. It is a note where it
+    looks at no other token, or where none of the batch tells of the next (pairs of neighbours come again no more often
+    than in 400 random orders): then there is nothing else to learn.
 
 What to do
     Take the label out of the input; shift the labels by one place.

@@ -9,8 +9,8 @@ How it is decided
     asked less: the output at a place may depend on earlier labels, not on its own or later ones. An input with columns
     that equal the label is replaced there, and the outputs must stay, where the loss draws an output to that label: a
     reward that is a part of the state is no label. A model that reads tokens up to each place and is asked for that
-    very token, not for the next, sees its answer. Where it looks at no other token that is a note: some are meant to
-    give back what they get.
+    very token, not for the next, sees its answer. Where it looks at no other token, or none tells of the next, so that
+    there is nothing else to learn, that is a note: some are meant to give back what they get.
 
 What to do
     Take the label out of the input; shift labels by one place.
@@ -31,7 +31,7 @@ from hypocenter.relations.facts import CannotTell, Facts, shift_of
 from hypocenter.relations.parts import Places, Whole
 from hypocenter.relations.relation import Trial, relation
 from hypocenter.relations.subject import Given, Place, Subject
-from hypocenter.relations.tokens import earlier_replaced, later_replaced, successors, targets_of
+from hypocenter.relations.tokens import earlier_replaced, follow_each_other, later_replaced, successors, targets_of
 
 _LEAST_ROWS = 8  # samples with a column that equals the label, before it is one
 
@@ -104,7 +104,7 @@ def _at_its_place(given: Given, facts: Facts) -> Trial | None:
         changed={given.place: new}, parts=Whole(), what=f"the token in {given.name} that is asked for replaced",
         whom="the output at its place", keys=frozenset({facts.logits}), only_if=later,
         exception="the loss asks for the input itself, which a model may be meant to give back",
-        unless=earlier_replaced(given, targets, facts),
+        unless=earlier_replaced(given, targets, facts) if follow_each_other(given.tensor) else None,
     )  # fmt: skip
 
 
