@@ -126,3 +126,25 @@ def train(loss: Loss, prepare: Callable[[Net], object]) -> None:
         optimizer.zero_grad()
         loss(net, torch.randn(8, 4)).backward()
         optimizer.step()
+
+
+def test_a_gradient_of_another_kind_does_not_break_the_backward(tmp_path: Path) -> None:
+    class Complex(nn.Module):
+        """Its weights are complex numbers, and cancel out."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.randn(4, 4, dtype=torch.complex64))
+            self.scale = nn.Parameter(torch.ones(4))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            out = x.to(torch.complex64) @ self.weight
+            return (out - out).abs().sum(1) + (x * self.scale).sum(1)
+
+    model = Complex()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with hypocenter.watch(model, optimizer, out=str(tmp_path / "run")):
+        for _ in range(8):
+            optimizer.zero_grad()
+            model(torch.randn(3, 4)).square().mean().backward()
+            optimizer.step()

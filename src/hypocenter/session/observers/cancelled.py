@@ -13,6 +13,7 @@ import math
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -26,7 +27,8 @@ from hypocenter.tap.weakly import Ref
 
 FIRST = 4  # updates of an optimizer, at each of which the gradient is 0
 LAST = 16  # step
-MOST = 16  # parameters whose ways are looked at
+MOST = 16  # parameters whose ways are looked at, ...
+MOST_ELEMENTS = 1 << 24  # ... and elements of them all: the sums of their ways are kept for one step
 NEAR = 1e-6  # of the largest way: three and more may be added up in another order
 _SAME_VALUES = frozenset({"TBackward0", "TransposeBackward0", "ToCopyBackward0", "ViewBackward0", "PermuteBackward0"})
 
@@ -68,7 +70,7 @@ class Cancelled(Observer):
         for key, end in ends.items():
             while len(before := ways.get(end, [])) == 1 and before[0][0].name() in _SAME_VALUES:
                 end = before[0][0]  # all ways come through it
-            for node, at in before:
+            for node, at in before if len(before) > 1 else ():
                 self._handles.append(node.register_hook(self._listener(key, at)))
 
     def after_backward(self) -> None:
@@ -91,7 +93,8 @@ class Cancelled(Observer):
         if seen.n_updates == FIRST:
             held = [p for p in update.parameters if self.context.label(p) in seen.zero]
             matrices = [p for p in held if p.dim() > 1 and p.numel() > 1 and not hasattr(p, "to_local")]
-            self._asked = list(map(Ref, matrices[:MOST]))
+            sizes = accumulate(p.numel() for p in matrices[:MOST])
+            self._asked = [Ref(p) for p, size in zip(matrices, sizes, strict=False) if size <= MOST_ELEMENTS]
         elif seen.n_updates > FIRST:
             self._judge(update, seen.zero)
 
@@ -114,13 +117,16 @@ class Cancelled(Observer):
 
     def _listener(self, key: int, at: int) -> Callable[[Any, Any], None]:
         def listen(gradients: Sequence[Tensor | None], _: Any) -> None:
-            gradient = gradients[at] if at < len(gradients) else None
-            if gradient is None or gradient.layout != torch.strided:
-                return
-            with torch.no_grad(), _disable_current_modes():
-                gradient, before = gradient.detach(), self._sums.get(key)
-                self._brought[key].append(_norm(gradient))
-                self._sums[key] = gradient if before is None else before + gradient
+            try:
+                gradient = gradients[at] if at < len(gradients) else None
+                if gradient is None or gradient.layout != torch.strided:
+                    return
+                with torch.no_grad(), _disable_current_modes():
+                    gradient, before = gradient.detach(), self._sums.get(key)
+                    self._brought[key].append(_norm(gradient))
+                    self._sums[key] = gradient if before is None else before + gradient
+            except Exception:  # an unusual gradient must not break the user's backward
+                self._brought.pop(key, None)
 
         return listen
 
