@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import shutil
@@ -324,6 +325,20 @@ def test_the_process_ships_as_the_program_writes_and_all_of_it_when_the_program_
     shipper._process.wait(60)
 
     assert rows(there)[1] == rows(out)[1]
+
+
+def test_the_end_is_told_although_a_forked_worker_holds_the_way(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    written(out, 50)
+    shipper = Shipper(Freight(run=out, folder=out / "rank-00000", address=str(tmp_path / "there")), pytest.fail)
+    process = shipper._process
+    assert process is not None
+    assert process.stdin is not None
+    held = os.dup(process.stdin.fileno())  # as a worker that was forked meanwhile has it
+
+    assert shipper.close(60)
+    os.close(held)
+    assert rows(tmp_path / "there")[1] == rows(out)[1]
 
 
 def test_where_nothing_is_one_error_says_so(store: Store) -> None:

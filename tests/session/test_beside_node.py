@@ -28,8 +28,8 @@ def started(monkeypatch: pytest.MonkeyPatch, *, fails: bool = False, **more: str
         monkeypatch.delenv(name)
     for name, value in {**LARGE, **more}.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("HYPOCENTER_NODE_FILES", "")  # so that it is put back
-    monkeypatch.delenv("HYPOCENTER_NODE_FILES")
+    monkeypatch.setenv("_HYPOCENTER_NODE", "")  # so that it is put back
+    monkeypatch.delenv("_HYPOCENTER_NODE")
     monkeypatch.setattr(subprocess, "Popen", popen)
     beside_node.follow_node(Config(), Path("run"), said.append)
     return commands

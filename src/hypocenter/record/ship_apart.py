@@ -1,7 +1,7 @@
 """`python -m hypocenter.record.ship_apart RUN FOLDER ADDRESS SECONDS [FILE...]`: ships one rank while it is written.
 
-Each so many seconds it ships what is there, and all of it once its standard input ends: the program closes that, or
-died. What there is to say of it goes to standard output, a sentence a line.
+Each so many seconds it ships what is there, and all of it once a line comes on its standard input, or its end: the
+program is over, or died. What there is to say of it goes to standard output, a sentence a line.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def main(words: list[str]) -> int:
     run, folder, address, every_s, *also = words
     give_way()
     over = threading.Event()
-    threading.Thread(target=lambda: (sys.stdin.buffer.read(), over.set()), daemon=True).start()
+    threading.Thread(target=lambda: (sys.stdin.buffer.readline(), over.set()), daemon=True).start()
     freight = Freight(run=Path(run), folder=Path(folder), address=address, also=tuple(also))
     return int(not ship_until(over, freight, float(every_s), _print))
 

@@ -28,6 +28,7 @@ from hypocenter.record.layout import RUN_FILE, STREAM_SUFFIX
 MANIFEST = "manifest.json"
 _LARGEST_MANIFEST = 64 << 20
 SHIP_EVERY_S = 600.0  # a machine that dies with its disk loses at most so much, and what is under way
+OVER = b"over\n"  # said to the process that ships
 _LISTEN_EVERY_S = 10.0
 _LOOKS = 5
 _MOMENT = re.compile(r".+\.[0-9a-f]{12}")  # of a file that was being written
@@ -295,6 +296,7 @@ class Shipper:
         if process is None or process.stdin is None or process.stdout is None:
             return False
         with suppress(OSError):
+            process.stdin.write(OVER)  # its end alone does not come while a forked worker of a loader lives
             process.stdin.close()
         try:
             code = process.wait(timeout_s)

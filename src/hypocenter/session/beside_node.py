@@ -17,7 +17,7 @@ from hypocenter.config import Config
 from hypocenter.launcher import local_rank, rank_and_size, ranks_of_node
 
 MANY_RANKS = 64  # of fewer `view` reads each rank's own files
-_STARTED = "HYPOCENTER_NODE_FILES"  # processes that this one starts, such as compilers, are no ranks
+_STARTED = "_HYPOCENTER_NODE"  # processes that this one starts, such as compilers, are no ranks
 _children: list[subprocess.Popen[bytes]] = []
 
 
