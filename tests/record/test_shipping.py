@@ -6,6 +6,7 @@ import os
 import random
 import re
 import shutil
+import subprocess
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator
@@ -339,6 +340,21 @@ def test_the_end_is_told_although_a_forked_worker_holds_the_way(tmp_path: Path) 
     assert shipper.close(60)
     os.close(held)
     assert rows(tmp_path / "there")[1] == rows(out)[1]
+
+
+def test_a_fork_of_the_program_does_not_end_what_ships(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    written(out, 50)
+    shipper = Shipper(Freight(run=out, folder=out / "rank-00000", address=str(tmp_path / "there")), pytest.fail)
+    process = shipper._process
+    assert process is not None
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "getpid", lambda: -1)
+        assert not shipper.close(60)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(1.5)
+    process.kill()
+    process.wait()
 
 
 def test_where_nothing_is_one_error_says_so(store: Store) -> None:

@@ -273,6 +273,7 @@ class Shipper:
     def __init__(self, freight: Freight, warn: Callable[[str], None], every_s: float = SHIP_EVERY_S) -> None:
         self._freight, self._warn, self._asked_s = freight, warn, time.monotonic()
         self._process: subprocess.Popen[bytes] | None = None
+        self._pid = os.getpid()  # a fork of the program neither ends it nor hears it
         command = [sys.executable, "-m", "hypocenter.record.ship_apart", str(freight.run), str(freight.folder)]
         env = {name: value for name, value in os.environ.items() if not name.startswith("HYPOCENTER_")}
         env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), env.get("PYTHONPATH", "")]))
@@ -286,14 +287,15 @@ class Shipper:
 
     def look(self) -> None:
         """Pass on what the process has to say. Costs next to nothing, and waits for nothing."""
-        if self._process is not None and time.monotonic() - self._asked_s > _LISTEN_EVERY_S:
+        is_due = time.monotonic() - self._asked_s > _LISTEN_EVERY_S
+        if is_due and self._process is not None and os.getpid() == self._pid:
             self._asked_s = time.monotonic()
             self._listen(self._process)
 
     def close(self, timeout_s: float) -> bool:
         """Have the rest shipped, within `timeout_s`, or say that it is only here; return whether all is there."""
         process, self._process = self._process, None
-        if process is None or process.stdin is None or process.stdout is None:
+        if os.getpid() != self._pid or process is None or process.stdin is None or process.stdout is None:
             return False
         with suppress(OSError):
             process.stdin.write(OVER)  # its end alone does not come while a forked worker of a loader lives
