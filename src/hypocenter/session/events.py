@@ -3,7 +3,7 @@
 In one step, in this order (`k` micro-batches). An event in brackets is told in one framework only: where the other has
 no such moment, or needs none.
 
-    [on_root(model)]            MindSpore: a model that was not seen before is about to run in training
+    on_root(model)              a model that was not seen before is about to run in training
     [begin_call(cell)]          MindSpore: a training cell (TrainOneStepCell, or a cell that holds an optimizer) is
                                 called: the forward of its first micro-batch may run before `begin_microbatch`
       [begin_microbatch(call)]  MindSpore: a differentiated function is about to run forward      \\

@@ -168,6 +168,8 @@ class Session(Listening):
         self.names.add_root(owner, variable=variable)
         self._devices |= {parameter.device for parameter in owner.parameters()}
         self.parts.levels.on_root(module)
+        if is_model:
+            self.parts.observers.tell("on_root", owner)
 
     def on_begin(self, training: bool) -> None:
         """Begin to listen to the call of an outermost module; `training` tells whether it may be a micro-batch."""

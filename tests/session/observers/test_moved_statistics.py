@@ -73,3 +73,22 @@ def test_an_evaluation_in_the_mode_of_training_is_told(tmp_path: Path, between: 
     found = [each for each in diagnose(open_run(tmp_path / "run")).findings if each.code == "HC263"]
     assert [each.code for each in found] == told
     assert [(each.step, each.site) for each in found] == [(8, "1")] * len(told)
+
+
+@pytest.mark.slow
+def test_a_model_that_is_called_only_later_is_watched_too(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    first = nn.Linear(6, 6)
+    later = nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 3))
+    optimizer = torch.optim.SGD([*first.parameters(), *later.parameters()], lr=0.01)
+
+    with hypocenter.watch(out=str(tmp_path / "run")):
+        for step in range(60):
+            optimizer.zero_grad()
+            h = first(torch.randn(16, 6))
+            (later(h) if step > 4 else h).square().mean().backward()
+            optimizer.step()
+            in_training(later, step if step > 30 else 0)
+
+    found = [each for each in diagnose(open_run(tmp_path / "run")).findings if each.code == "HC263"]
+    assert [each.step for each in found] == [32]

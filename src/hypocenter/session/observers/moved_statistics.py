@@ -74,8 +74,9 @@ class MovedStatistics(Observer):
         if self._deferred.waiting:
             self._deferred.read()
         if not self._is_found:
-            self._is_found, self._norms = True, list(self._find(update))
-            return
+            known = {id(each.counter()): each for each in self._norms}  # their counts go on
+            self._is_found = True
+            self._norms = [known.get(id(each.counter()), each) for each in self._find(update)]
         if not self._norms:
             return
         own = None
