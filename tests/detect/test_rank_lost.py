@@ -7,7 +7,7 @@ import pytest
 from hypocenter.detect.endings import Job
 from hypocenter.detect.group_rules import collectives_differ, rank_lost, recording_short
 from hypocenter.nouns import Place, Run
-from hypocenter.record.whereabouts import Exit, LastCall, Whereabouts, group_key
+from hypocenter.record.whereabouts import Exit, LastCall, Whereabouts, group_key, packed_ranks
 
 S = 1_000_000_000  # ns
 UNIX = 1_800_000_000 * S
@@ -37,8 +37,9 @@ def rank(
 
 def inside(seq, *, entered=100.0, op="all_reduce.sum", group="0", ranks=ALL, state="inside", left=0.0):
     return LastCall(
-        op=op, group=group, ranks=ranks, seq=seq, state=state, entered_ns=int(entered * S), left_ns=int(left * S)
-    )
+        op=op, group=group, members=packed_ranks(ranks).decode(), seq=seq, state=state,
+        entered_ns=int(entered * S), left_ns=int(left * S),
+    )  # fmt: skip
 
 
 def job(

@@ -28,7 +28,7 @@ def lines(*seen):
 
 
 def test_the_rank_that_is_behind_comes_first_with_where_it_is():
-    call = LastCall(op="all_reduce.sum", group="0", ranks=(0, 1, 2), seq=41, state="inside", entered_ns=0, left_ns=0)
+    call = LastCall(op="all_reduce.sum", group="0", members="0-2:1", seq=41, state="inside", entered_ns=0, left_ns=0)
     died = replace(
         rank(2, phase="forward", line="/a/train.py:41"), exit=Exit(type="ValueError", text="no\nlabel", ns=1)
     )

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from hypocenter.record.whereabouts import LastCall, Whereabouts, WherePhase, group_key
+from hypocenter.record.whereabouts import LastCall, Whereabouts, WherePhase
 
 _ORDER: tuple[WherePhase, ...] = ("starting", "outside", "forward", "loss", "backward", "check", "agree", "update")
 BACKWARD = "backward"  # stands for the collectives that a wrapper makes in C++ while gradients are computed
@@ -51,20 +51,19 @@ def _in_collectives(whereabouts: Mapping[int, Whereabouts]) -> Iterable[Wait]:
     for key, calls in there.items():
         last = max(calls, key=lambda pair: pair[1].seq)[1]
         group = last.ranks or tuple(r for r, w in sorted(whereabouts.items()) if key in w.counts)
-        waiting = tuple(sorted(rank for rank, call in calls if call.seq == last.seq))
-        missing = tuple(r for r in group if r not in whereabouts or whereabouts[r].counts.get(key, 0) <= last.seq)
+        waiting = {rank: call.entered_ns for rank, call in calls if call.seq == last.seq}
+        missing = (r for r in group if r not in whereabouts or whereabouts[r].counts.get(key, 0) <= last.seq)
         missing = tuple(r for r in missing if r not in waiting)
         if missing:
-            since = max(call.entered_ns for rank, call in calls if rank in waiting)
             yield Wait(
-                op=last.op, seq=last.seq, group=group, name=last.group, waiting=waiting, missing=missing,
-                since_mono_ns=since,
+                op=last.op, seq=last.seq, group=group, name=last.group, waiting=tuple(sorted(waiting)), missing=missing,
+                since_mono_ns=max(waiting.values()),
             )  # fmt: skip
 
 
 def _key(call: LastCall, w: Whereabouts) -> int:
-    if call.ranks:
-        return group_key(call.group, call.ranks)
+    if call.members:
+        return call.key
     return next((key for key, n in w.counts.items() if n == call.seq + 1), 0)
 
 
@@ -86,11 +85,9 @@ def _in_backward(whereabouts: Mapping[int, Whereabouts]) -> list[Wait]:
     behind_none = max((progress(w)[:2] for w in whereabouts.values()), default=(0, 0))
     ahead = {r: w for r, w in whereabouts.items() if w.phase == "backward" and progress(w)[:2] == behind_none}
     missing = {r for r, w in whereabouts.items() if r not in ahead and (w.step > 0 or not behind_none[0])}
-    if (
-        not ahead
-        or not missing
-        or any(progress(whereabouts[r]) >= progress(w) for r in missing for w in ahead.values())
-    ):
+    if not ahead or not missing:
+        return []
+    if max(progress(whereabouts[r]) for r in missing) >= min(progress(w) for w in ahead.values()):
         return []
     return [
         Wait(

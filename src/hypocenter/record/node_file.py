@@ -23,8 +23,9 @@ from hypocenter.record.tail import open_regular
 from hypocenter.record.whereabouts import Whereabouts
 from hypocenter.record.whole_file import write_whole
 
-FORMAT = 1
+FORMAT = 2
 # 1: first version
+# 2: ranks of a group are packed: `members` of a LastCall, `ranks` before, which are not read
 _HEAD = struct.Struct("<8sIQII")
 _MAGIC = b"HYPONODE"
 _PER_RANK = 4096  # bytes of a slot

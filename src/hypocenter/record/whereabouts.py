@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import zlib
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from struct import Struct
 from typing import Any, Literal, get_args
@@ -59,11 +60,21 @@ class LastCall:
 
     op: str  # all_reduce.sum
     group: str  # torch's name of the process group
-    ranks: tuple[int, ...]  # global ranks of the group; () when they are too irregular to be kept
+    members: str = ""  # its ranks, as `packed_ranks` has them: 10,000 ranks that each name 10,000 are no small thing
     seq: int  # n-th collective of the group, from 0
     state: CallState
     entered_ns: int  # monotonic
     left_ns: int  # monotonic; 0 while inside
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Global ranks of the group; () when they are too irregular to be kept."""
+        return _unpacked_ranks(self.members)
+
+    @property
+    def key(self) -> int:
+        """The `group_key` of the group."""
+        return _key_of(self.group, self.members)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,13 +204,23 @@ def packed_ranks(ranks: tuple[int, ...]) -> bytes:
     return text if len(text) <= 64 else b""
 
 
+@lru_cache(maxsize=4096)
+def _key_of(group: str, members: str) -> int:
+    return group_key(group, _unpacked_ranks(members))
+
+
+@lru_cache(maxsize=4096)
 def _unpacked_ranks(text: str) -> tuple[int, ...]:
-    if "-" not in text:
-        return tuple(int(part) for part in text.split(",") if part)
-    span, _, step = text.partition(":")
-    first, _, last = span.partition("-")
-    found = range(int(first), int(last) + 1, int(step or 1))
-    return tuple(found) if len(found) <= 1 << 20 else ()
+    """Return the ranks that `packed_ranks` has packed: all members of a group share one tuple. Damage is none."""
+    try:
+        if "-" not in text:
+            return tuple(int(part) for part in text.split(",") if part)
+        span, _, step = text.partition(":")
+        first, _, last = span.partition("-")
+        found = range(int(first), int(last) + 1, int(step or 1))
+        return tuple(found) if len(found) <= 1 << 20 else ()
+    except (ValueError, OverflowError):
+        return ()
 
 
 def _decoded(data: bytes) -> Whereabouts | None:
@@ -227,7 +248,7 @@ def _position(slot: tuple[Any, ...]) -> dict[str, Any]:
     call = None
     if 0 < state <= len(CALL_STATES):
         call = LastCall(
-            op=_text(op), group=_text(group), ranks=_unpacked_ranks(_text(ranks)), seq=seq,
+            op=_text(op), group=_text(group), members=_text(ranks), seq=seq,
             state=CALL_STATES[state - 1], entered_ns=entered, left_ns=left,
         )  # fmt: skip
     return {

@@ -34,11 +34,11 @@ from hypocenter.record.whereabouts import Whereabouts
 @end_rule("HC323", "comm", severity="error")
 def check(job: Job) -> Iterator[Finding]:
     """Compare the collectives that the members of each group are in."""
-    there: dict[tuple[str, tuple[int, ...], int], list[Whereabouts]] = defaultdict(list)
+    there: dict[tuple[str, str, int], list[Whereabouts]] = defaultdict(list)
     for w in job.whereabouts.values():
-        if w.call is not None and is_waiting(w) and w.call.ranks and w.call.op not in ("send", "recv"):
-            there[w.call.group, w.call.ranks, w.call.seq].append(w)
-    for (_, group, seq), members in there.items():
+        if w.call is not None and is_waiting(w) and w.call.members and w.call.op not in ("send", "recv"):
+            there[w.call.group, w.call.members, w.call.seq].append(w)
+    for (_, _, seq), members in there.items():
         ops = Counter(w.call.op for w in members if w.call is not None)
         if len(ops) < 2:
             continue
@@ -58,7 +58,7 @@ def check(job: Job) -> Iterator[Finding]:
             op=odd.call.op if odd.call is not None else None,
             source=Source(file=file, line=int(line)) if file and line.isdigit() else None,
             cause="collective-fault",
-            why=tuple(_sentence(job, members, op, seq, group) for op in sorted(ops)),
+            why=tuple(_sentence(job, members, op, seq, odd.call.ranks if odd.call else ()) for op in sorted(ops)),
             confidence="proven",
         )
 

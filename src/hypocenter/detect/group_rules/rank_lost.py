@@ -165,7 +165,7 @@ def _beside(loss: Loss, seen: Whereabouts) -> list[int]:
     mine = seen.call
     return [] if mine is None else [
         w.rank for w in there
-        if w.call is not None and (w.call.group, w.call.ranks, w.call.seq) == (mine.group, mine.ranks, mine.seq)
+        if w.call is not None and (w.call.group, w.call.members, w.call.seq) == (mine.group, mine.members, mine.seq)
     ]  # fmt: skip
 
 
