@@ -90,7 +90,9 @@ def be_rank(run: Path, rank: int, job: Job) -> None:
         assert call is not None
         state, counts = 1 + CALL_STATES.index(call.state), COUNT.pack(job.key, call.seq + 1)
         times = call.seq, call.entered_ns, call.left_ns
-        packed = SLOT_CALL.pack(state, *times, counts, b"", call.op.encode(), call.group.encode(), call.members.encode())
+        packed = SLOT_CALL.pack(
+            state, *times, counts, b"", call.op.encode(), call.group.encode(), call.members.encode()
+        )
         file.slot((seen.changed_mono_ns, seen.changed_ns, seen.step, 0, PHASES.index(seen.phase), 0), packed)
         file.beat()
         time.sleep(0.5)

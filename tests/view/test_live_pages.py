@@ -249,7 +249,7 @@ def test_a_recording_that_is_too_large_is_told_how_to_be_diagnosed(
     found.look()
 
     assert "more than is read here" in found.why_not
-    assert "hypocenter check" in shown.shown(followed, found).parts["finding"].data.decode()
+    assert "hypocenter check" in shown.shown(followed, found, shown.RanksPicture()).parts["finding"].data.decode()
 
 
 def test_alerts_tell_each_thing_once(tmp_path: Path) -> None:

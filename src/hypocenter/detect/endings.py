@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Literal
 
 from hypocenter.nouns import Place, Run
@@ -47,8 +48,7 @@ class Ending:
     seen: Whereabouts | None = None
 
 
-def endings(job: Job) -> dict[int, Ending]:
-    """Return how every rank of the job ended."""
+def _endings(job: Job) -> dict[int, Ending]:
     clock = clock_of(job)
     found = {rank: _ending(job, rank, clock) for rank in range(job.world_size)}
     if any(end.how == "terminated" for end in found.values()):  # a program's own handler leaves no stack of ours
@@ -63,7 +63,7 @@ def died(job: Job) -> list[Whereabouts]:
     In a program of one rank every exception is its own.
     """
     alone = job.world_size == 1
-    ends = endings(job)
+    ends = job.ends
     return [
         seen for end in ends.values()
         if (seen := end.seen) is not None and seen.death and (alone or end.how != "lost peer")
@@ -111,7 +111,7 @@ def _how(job: Job, w: Whereabouts) -> How:
     return "silent"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # without slots: what follows from it is kept
 class Job:
     """A job of several ranks, over or not.
 
@@ -136,3 +136,8 @@ class Job:
         """The number of ranks of the latest attempt."""
         known = [w.world_size for w in self.whereabouts.values()]
         return max(known) if known else self.run.world_size
+
+    @cached_property
+    def ends(self) -> dict[int, Ending]:
+        """How every rank ended."""
+        return _endings(self)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from hypocenter.detect.endings import SKEW_S, Ending, How, Job, endings
+from hypocenter.detect.endings import SKEW_S, Ending, How, Job
 from hypocenter.detect.waiting import Wait, is_waiting, waits
 from hypocenter.nouns import Confidence, Severity
 from hypocenter.record.whereabouts import Whereabouts
@@ -41,7 +41,7 @@ def loss_of(job: Job) -> Loss | None:
     """Return what the job has lost; None if it goes on, has finished, or too little is known of it."""
     if job.world_size < 2 or not job.whereabouts:
         return None
-    ends = endings(job)
+    ends = job.ends
     found = waits(job.whereabouts)
     is_live = any(end.how in ("running", "stopped") for end in ends.values())
 
@@ -114,12 +114,13 @@ def _of_some(
     if ends[first[0]].how == "raised":
         return say(first, "raised", confidence="proven")
     others = [r for how in ("lost peer", "torn", "raised", "terminated", "running") for r in by[how]]
-    later = [ends[r] for r in by["silent"] if r not in first]
+    its = set(first)
+    later = [ends[r] for r in by["silent"] if r not in its]
     if not others and not _are_behind(job, ends, first, by) and not _have_waited(later, ends[first[0]]):
         if len(first) + len(later) == len(ends) - len(by["unknown"]):
             return _as_a_whole(job, ends, [*first, *(end.rank for end in later)], found, say)
         return None  # all others came to their end: this one did not say so, as after os._exit
-    missing = {r for wait in found for r in wait.missing if r in first}
+    missing = {r for wait in found for r in wait.missing if r in its}
     first = tuple(missing) if missing and len(first) > 1 else first
     is_gone = all(job.liveness.get(r) == "gone" for r in first)
     return say(first, "silent", confidence="proven" if is_gone and others else "likely")
@@ -155,7 +156,8 @@ def _of_complaints(
     shot = [r for r in by["terminated"] if ends[r].at_s < when]
     missing = [r for wait in found[:1] for r in wait.missing if r in ends]
     if by["running"]:
-        held = [r for r in by["running"] if r in missing or (not missing and not _waits(ends[r]))]
+        late = set(missing)
+        held = [r for r in by["running"] if r in late or (not late and not _waits(ends[r]))]
         return say(held, "stuck") if held else None
     if shot:
         return say(shot, "terminated", confidence="proven")
@@ -164,9 +166,9 @@ def _of_complaints(
     if early:
         is_wanted = job.run.config.get("on_finding") == "stop" or job.run.config.get("stop_after_batch") is not None
         return None if is_wanted else say(early, "left")
-    late = [r for r in missing if r in by["lost peer"]]
-    if late and len(late) < len(by["lost peer"]):
-        return say(late, "stuck")
+    slow = [r for r in missing if ends[r].how == "lost peer"]
+    if slow and len(slow) < len(by["lost peer"]):
+        return say(slow, "stuck")
     return say(by["lost peer"], "on all ranks", "note")
 
 
@@ -178,7 +180,7 @@ def _of_waiting(
     job: Job, ends: dict[int, Ending], by: dict[How, tuple[int, ...]], found: list[Wait], say: _Say
 ) -> Loss | None:
     """Judge a job that goes on, or hangs."""
-    missing = [r for wait in found[:1] for r in wait.missing if r in by["running"] or r in by["absent"]]
+    missing = [r for wait in found[:1] for r in wait.missing if r in ends and ends[r].how in ("running", "absent")]
     if not missing:
         return None
     told = say(missing, "absent" if ends[missing[0]].how == "absent" else "stuck", "note", "possible")

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from hypocenter.detect.endings import Ending, Job, endings
+from hypocenter.detect.endings import Ending, Job
 from hypocenter.detect.rank_words import IN_WORDS, line_of, ranks_text, seconds_text
 from hypocenter.nouns import Run
 from hypocenter.record.whereabouts import Whereabouts
@@ -73,7 +73,7 @@ def _of_the_end(job: Job) -> Iterator[str]:
     run = job.run
     if run.imported is not None:
         return
-    ends = endings(job)
+    ends = job.ends
     running = [end for end in ends.values() if end.how in ("running", "stopped")]
     if running:
         yield _still_running(job, running)

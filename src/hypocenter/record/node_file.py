@@ -80,16 +80,24 @@ class NodeFile:
         os.fdatasync(self._fd)  # where files are shared, others see it now; only this process waits
 
 
-def read_node(path: Path) -> tuple[int, NodeNote] | None:
-    """Return the generation of the latest whole note and the note; None when there is none that can be trusted."""
+def read_node(path: Path, known: tuple[int, NodeNote] | None = None) -> tuple[int, NodeNote] | None:
+    """Return the generation of the latest whole note and the note; None when there is none that can be trusted.
+
+    Args:
+        known: what was read before: itself is returned where nothing was written since.
+    """
     try:
         fd = open_regular(path)
         try:
             room = os.fstat(fd).st_size // 2
             heads = [(_HEAD.unpack(os.pread(fd, _HEAD.size, at)), at) for at in (0, room)]
             for (magic, form, generation, size, check), at in sorted(heads, key=lambda each: -each[0][2]):
+                if magic != _MAGIC or form > FORMAT:
+                    continue
+                if known is not None and generation == known[0]:
+                    return known
                 data = os.pread(fd, min(size, room), at + _HEAD.size)
-                if magic == _MAGIC and form <= FORMAT and len(data) == size and zlib.crc32(data) == check:
+                if len(data) == size and zlib.crc32(data) == check:
                     return generation, _decode(data)
         finally:
             os.close(fd)

@@ -163,8 +163,8 @@ class Whereabouts:
         return self._last()[1]
 
     def _last(self) -> tuple[int, int]:
-        said = [(self.changed_ns, self.changed_mono_ns), (self.beat_ns, self.beat_mono_ns)]
-        ns, mono_ns = max([*said, (self.exit.ns, self.exit.mono_ns)] if self.exit is not None else said)
+        said = max((self.changed_ns, self.changed_mono_ns), (self.beat_ns, self.beat_mono_ns))
+        ns, mono_ns = max(said, (self.exit.ns, self.exit.mono_ns)) if self.exit is not None else said
         later_ns = self.stack_ns - ns
         return (ns + later_ns, mono_ns + later_ns) if 0 < later_ns < _STACK_WITHIN_NS else (ns, mono_ns)
 

@@ -89,12 +89,13 @@ class Findings:
         return self._of_version == self._run.version
 
     def _look_at_evidence(self) -> bool:
-        new: list[tuple[int, Path]] = []
+        new, notes = list[tuple[int, Path]](), self._run.notes
         for rank, folder in self._run.folders.items():
-            bundles, note = folder / "bundles", self._run.notes.get(rank)
-            changed_ns = modified_ns(bundles) if note is None else note.evidence_ns
+            note = notes.get(rank)
+            changed_ns = modified_ns(folder / "bundles") if note is None else note.evidence_ns
             if changed_ns in (0, self._folders_ns.get(rank)):
                 continue
+            bundles = folder / "bundles"
             found = [p for p in sorted(bundles.glob(f"*/{EVIDENCE_FILE}")) if _is_inside(p, self._run.directory)]
             new += [(rank, path) for path in found if path not in self._read]
             if len(found) == sum(1 for _ in bundles.iterdir()):  # else one is being written

@@ -44,6 +44,7 @@ class FollowedRun:
         self.version, self.problems = 0, list[str]()
         self._run_ns = self._listed_ns = 0
         self.lives, self._nodes = Lives(judges=only is None and not glance), Nodes(directory)
+        self._noted: dict[int, RankNote] = {}  # what was taken in of them
         self._drawn: frozenset[int] = frozenset()  # ranks whose steps are read although their nodes tell of them
         self._folders: dict[int, Path] = {}
         self._forget()
@@ -202,6 +203,9 @@ class FollowedRun:
 
     def _note(self, rank: int, note: RankNote) -> bool:
         """Take in what the node of a rank says of it; return whether that is new."""
+        if self._noted.get(rank) is note and rank in self.ranks:
+            return False
+        self._noted[rank] = note
         self._tails.pop(rank, None)
         now, before = RankNow(last=note.last, first_bad_step=note.first_bad_step), self.ranks.get(rank)
         self.ranks[rank] = now

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from hypocenter.detect.endings import Ending, Job, endings
+from hypocenter.detect.endings import Ending, Job
 from hypocenter.detect.group_engine import GroupEngine, group_rules
 from hypocenter.nouns import Finding, Place, Run
 from hypocenter.record.liveness import Liveness, liveness
@@ -70,7 +70,9 @@ class Lives:
         if now_s < self._next_s or self._looked == run.status != "running":
             return False
         self._next_s, before = now_s + EVERY_S, self._sign()
-        self._known |= {rank: Life(seen=note.seen, life=note.life) for rank, note in notes.items()}
+        for rank, note in notes.items():
+            if rank not in self._known or self._known[rank].seen is not note.seen:
+                self._known[rank] = Life(seen=note.seen, life=note.life)
         ranks = [rank for rank in folders if rank not in notes]
         self._at = self._at if self._at < len(ranks) else 0
         for rank in ranks[self._at : self._at + AT_ONCE]:
@@ -87,7 +89,7 @@ class Lives:
         if newest_ns != self._newest_ns:
             self._newest_ns, self._newest_s = newest_ns, now_s
         job = self._job(run, places)
-        self._ends = endings(job)
+        self._ends = job.ends
         is_amiss = any(end.how in _SHOWN for end in self._ends.values())
         if len(self._known) < 2 or not (is_amiss or self._found or now_s >= self._ask_s):
             return self._sign() != before

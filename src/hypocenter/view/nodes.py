@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 from hypocenter.record.layout import NODES_FOLDER
-from hypocenter.record.node_file import RankNote, read_node
+from hypocenter.record.node_file import NodeNote, RankNote, read_node
 
 EVERY_S = 0.5  # between two looks
 STALE_S = 5.0  # a node that has written nothing for so long says nothing: its ranks' own files are looked at
@@ -23,7 +23,7 @@ class Nodes:
     def __init__(self, run: Path) -> None:
         self._folder = run / NODES_FOLDER
         self._listed_ns, self._next_s = 0, 0.0
-        self._heard: dict[Path, tuple[int, float]] = {}  # file -> generation, and when it came here
+        self._heard: dict[Path, tuple[tuple[int, NodeNote] | None, float]] = {}  # by file, and when it came here
         self.notes: dict[int, RankNote] = {}
 
     def look(self, *, is_running: bool) -> None:
@@ -36,23 +36,22 @@ class Nodes:
             changed_ns = self._folder.stat().st_mtime_ns
             if changed_ns != self._listed_ns:
                 names = [path for path in self._folder.iterdir() if not path.name.startswith(".")]
-                self._heard = {path: self._heard.get(path, (-1, now_s)) for path in names}
+                self._heard = {path: self._heard.get(path, (None, now_s)) for path in names}
                 self._listed_ns = changed_ns
         except OSError:
             return
         notes: dict[int, RankNote] = {}
         for path, (known, heard_s) in list(self._heard.items()):
-            found = read_node(path)
+            found = read_node(path, known)
             if found is None:
                 continue
-            generation, node = found
-            if generation != known:
-                is_old = known < 0 and abs(time.time() - node.written_ns / 1e9) > _OLD_S
+            if found is not known:
+                is_old = known is None and abs(time.time() - found[1].written_ns / 1e9) > _OLD_S
                 heard_s = -STALE_S if is_old else now_s
-                self._heard[path] = generation, heard_s
+                self._heard[path] = found, heard_s
             if is_running and now_s - heard_s > STALE_S:
                 continue
-            for rank, note in node.ranks.items():  # a rank may have moved: its later process counts
+            for rank, note in found[1].ranks.items():  # a rank may have moved: its later process counts
                 if rank not in notes or note.seen.started_ns > notes[rank].seen.started_ns:
                     notes[rank] = note
         self.notes = notes

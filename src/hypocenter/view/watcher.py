@@ -14,7 +14,7 @@ from hypocenter.view.alerts import Told
 from hypocenter.view.findings import Findings
 from hypocenter.view.following import FollowedRun
 from hypocenter.view.runs import Runs
-from hypocenter.view.shown import Shown, shown
+from hypocenter.view.shown import RanksPicture, Shown, shown
 
 EVERY_S = 0.7  # between two looks at a run; a browser asks every second
 _WATCHED_S = 30.0  # a run is looked at for so long after somebody asked for it
@@ -34,6 +34,7 @@ class Watched:
     ready: threading.Event = field(default_factory=threading.Event)
     is_new: bool = True  # a child has brought something
     told: Told | None = None
+    picture: RanksPicture = field(default_factory=RanksPicture)
 
 
 class Watcher:
@@ -161,6 +162,7 @@ class Watcher:
         try:
             is_new = watched.run.look(lambda: self._show(watched))
             is_new |= watched.findings.look(diagnoses=diagnoses)
+            is_new |= watched.picture.is_due(watched.run, watched.findings)
             if is_new or watched.is_new or watched.now is None:
                 watched.is_new = False
                 self._show(watched)
@@ -171,7 +173,7 @@ class Watcher:
             watched.ready.set()
 
     def _show(self, watched: Watched) -> None:
-        watched.now = shown(watched.run, watched.findings)
+        watched.now = shown(watched.run, watched.findings, watched.picture)
         watched.ready.set()
 
     def _tell(self, watched: Watched) -> None:

@@ -147,7 +147,8 @@ def _last_seen(job: Job, loss: Loss, seen: Whereabouts) -> str:
     line = f" ({PurePath(seen.line).name})" if seen.line else ""
     inside = f", inside {seen.call.op} #{seen.call.seq}" if seen.is_inside and seen.call is not None else ""
     end = loss.ends[seen.rank]
-    others = [e.at_s for e in loss.ends.values() if e.seen is not None and e.rank not in loss.ranks]
+    lost = set(loss.ranks)
+    others = [e.at_s for e in loss.ends.values() if e.seen is not None and e.rank not in lost]
     before = min(others) - end.at_s if others else 0.0
     if loss.is_live and end.how != "raised":
         age = max(0.0, (job.now_ns - seen.changed_ns) / 1e9)
@@ -159,9 +160,8 @@ def _last_seen(job: Job, loss: Loss, seen: Whereabouts) -> str:
 
 def _beside(loss: Loss, seen: Whereabouts) -> list[int]:
     """Return the ranks that are, or were when they gave up, in the collective that a lost rank is in."""
-    there = [
-        e.seen for e in loss.ends.values() if e.seen is not None and e.rank not in loss.ranks and is_waiting(e.seen)
-    ]
+    lost = set(loss.ranks)
+    there = [e.seen for e in loss.ends.values() if e.seen is not None and e.rank not in lost and is_waiting(e.seen)]
     mine = seen.call
     return [] if mine is None else [
         w.rank for w in there
@@ -195,10 +195,10 @@ def _waiting(job: Job, loss: Loss, wait: Wait) -> str:
 def _then(loss: Loss) -> Iterator[str]:
     if loss.how in ("as a whole", "on all ranks"):
         return
-    start = loss.ends[loss.ranks[0]]
+    start, lost = loss.ends[loss.ranks[0]], set(loss.ranks)
     followed: dict[str, list[Ending]] = {}
     for end in loss.ends.values():
-        if end.rank in loss.ranks or end.how not in ("raised", "lost peer", "terminated"):
+        if end.rank in lost or end.how not in ("raised", "lost peer", "terminated"):
             continue
         kind = end.seen.exit.type if end.seen is not None and end.seen.exit is not None else "SIGTERM"
         followed.setdefault(kind, []).append(end)
