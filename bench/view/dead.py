@@ -23,7 +23,8 @@ from bench.view.__main__ import _cookie, _get, _peak_mib
 from bench.view.stand_ins import PER_NODE
 from bench.view.verdicts import SERVE
 from hypocenter.nouns import StepRecord
-from hypocenter.record.layout import rank_directory
+from hypocenter.record.layout import NODES_FOLDER, rank_directory
+from hypocenter.record.node_file import read_node
 from hypocenter.record.run_file import start_run
 from hypocenter.record.writer import Writer
 from hypocenter.view.runs import name_of
@@ -75,13 +76,17 @@ def told(folder: Path, n_ranks: int, victim: int) -> tuple[float, str]:
         idle_s = _cpu_s(server.pid) - cpu_s
         ranks[victim - first].send_signal(signal.SIGKILL)
         mark.touch()
-        began_s, cpu_s = time.monotonic(), _cpu_s(server.pid)
+        began_s, cpu_s, written_s = time.monotonic(), _cpu_s(server.pid), 0.0
         while "HC3" not in (text := page.part("finding")) and time.monotonic() - began_s < 120:
-            time.sleep(0.05)
+            note = read_node(run / NODES_FOLDER / f"{first:05d}")
+            if not written_s and note is not None and note[1].ranks[victim].life == "gone":
+                written_s = time.monotonic() - began_s
+            time.sleep(0.1)
         seconds = time.monotonic() - began_s
         print(
             f"all ranks are seen after {read_s:.1f} s ({read_cpu_s:.1f} s of the server's CPU); then it takes "
-            f"{idle_s / WATCHED_S:.2f} s of CPU a second, and {_cpu_s(server.pid) - cpu_s:.1f} s until it names one; "
+            f"{idle_s / WATCHED_S:.2f} s of CPU a second, and {_cpu_s(server.pid) - cpu_s:.1f} s until it names one, "
+            f"which its node has written after {written_s:.1f} s; "
             f"at most {_peak_mib(server.pid):.0f} MiB",
             flush=True,
         )

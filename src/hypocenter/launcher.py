@@ -34,6 +34,22 @@ class Task:
     job: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OnNode:
+    """Where a rank stands among those of its machine, and of the job."""
+
+    rank: int = 0
+    world_size: int = 1
+    local_rank: int | None = None  # None: no launcher says it
+    n_ranks: int = 1  # of the machine
+
+
+def on_node(environ: Mapping[str, str] = os.environ) -> OnNode:
+    """Return where this process stands."""
+    rank, world_size = rank_and_size(environ) or (0, 1)
+    return OnNode(rank=rank, world_size=world_size, local_rank=local_rank(environ), n_ranks=ranks_of_node(environ))
+
+
 def launcher(environ: Mapping[str, str] = os.environ) -> str:
     """Return the name of the innermost launcher (torchrun under srun is torchrun); "" when there is none."""
     for variable, name in _NAMES:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import multiprocessing
 import os
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from hypocenter.config import Config
+from hypocenter.launcher import on_node
 from hypocenter.session import beside_node
 
 LARGE = {"RANK": "8", "WORLD_SIZE": "64", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "8", "TORCHELASTIC_RUN_ID": "x"}
@@ -31,7 +33,7 @@ def started(monkeypatch: pytest.MonkeyPatch, *, fails: bool = False, **more: str
     monkeypatch.setenv("_HYPOCENTER_NODE", "")  # so that it is put back
     monkeypatch.delenv("_HYPOCENTER_NODE")
     monkeypatch.setattr(subprocess, "Popen", popen)
-    beside_node.follow_node(Config(), Path("run"), said.append)
+    beside_node.follow_node(Config(), Path("run"), said.append, on_node())
     return commands
 
 
@@ -40,7 +42,9 @@ said: list[str] = []
 
 def test_the_first_rank_of_a_node_starts_it_once(monkeypatch: pytest.MonkeyPatch) -> None:
     commands = started(monkeypatch)
-    beside_node.follow_node(Config(), Path("run"), said.append)  # as a compiler would, that this process starts
+    beside_node.follow_node(
+        Config(), Path("run"), said.append, on_node()
+    )  # as a compiler would, that this process starts
 
     assert commands == [["hypocenter.view.node", "run", "8", "8", str(os.getpid())]]
 
@@ -67,7 +71,7 @@ def test_nor_does_a_job_that_is_told_not_to(monkeypatch: pytest.MonkeyPatch) -> 
     started(monkeypatch, LOCAL_RANK="1")
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.setattr(subprocess, "Popen", lambda *_, **__: pytest.fail("it was started"))
-    beside_node.follow_node(Config(node_files=False), Path("run"), said.append)
+    beside_node.follow_node(Config(node_files=False), Path("run"), said.append, on_node())
 
 
 def test_where_there_are_no_more_processes_it_is_said_and_training_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,3 +79,12 @@ def test_where_there_are_no_more_processes_it_is_said_and_training_goes_on(monke
 
     assert started(monkeypatch, fails=True) == []
     assert said == ["where the ranks of this node are is not written down (OSError: no more processes)"]
+
+
+def test_the_process_is_small() -> None:
+    """Beside 8 ranks that hold the same libraries it takes less than 40 MiB (bench/MEASURED.md)."""
+    ask = "import sys, hypocenter.view.node; print([n for n in %r if n in sys.modules])"
+    large = ("torch", "mindspore", "pandas", "starlette", "jinja2", "scipy", "duckdb", "click")
+    done = subprocess.run([sys.executable, "-c", ask % (large,)], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == "[]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import socket
 import subprocess
 import sys
 import time
@@ -167,3 +168,29 @@ def _is_there(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def test_a_rank_without_whereabouts_has_its_place_once_it_is_known(tmp_path: Path) -> None:
+    """MindSpore's ranks write none; and rank.json is written when a rank has found its groups, after its folder."""
+    host = socket.gethostname()
+    run = training(tmp_path / "run", ranks=2)
+    node, path = Node(run.path, range(2)), run.path / "nodes" / "00000"
+    node.look()
+    before = read_node(path)
+    for rank in range(2):
+        write_place(run.path, Place(rank=rank, world_size=2, host=host, coords=Coords(dp=rank)), Attempt(host=host))
+    run.go(3)
+    lives = node.look()
+    found = read_node(path)
+    followed = FollowedRun(run.path)
+    followed.look()
+
+    assert before is None
+    assert found is not None
+    assert not lives
+    assert [(note.seen, note.place.coords.dp, note.last.step) for note in found[1].ranks.values()] == [  # type: ignore[union-attr]
+        (None, 0, 2), (None, 1, 2),
+    ]  # fmt: skip
+    assert [(state.coords.dp, state.last_step) for state in followed.states()] == [(0, 2), (1, 2)]
+    assert set(followed.notes) == {0, 1}
+    assert followed.lives.findings == []

@@ -25,7 +25,7 @@ from hypocenter.record.whole_file import write_whole
 
 FORMAT = 2
 # 1: first version
-# 2: ranks of a group are packed: `members` of a LastCall, `ranks` before, which are not read
+# 2: ranks of a group are packed: `members` of a LastCall, `ranks` before, which are not read; `seen` may be missing
 _HEAD = struct.Struct("<8sIQII")
 _MAGIC = b"HYPONODE"
 _PER_RANK = 4096  # bytes of a slot
@@ -34,12 +34,18 @@ _PER_RANK = 4096  # bytes of a slot
 class RankNote(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One rank."""
 
-    seen: Whereabouts  # without the stack of a SIGTERM
+    seen: Whereabouts | None = None  # with little of the stack of a SIGTERM; MindSpore's ranks have none
     life: Liveness = "unknown"  # of its process, seen from its own node
     place: Place | None = None  # without groups and layers
     last: StepRecord | None = None  # the last step that it completed
     first_bad_step: int | None = None
     evidence_ns: int = 0  # when its folder of evidence last changed; 0: there is none
+
+    @property
+    def started_ns(self) -> int:
+        """When its process was started, Unix time."""
+        attempts = self.place.attempts if self.place is not None else ()
+        return self.seen.started_ns if self.seen is not None else attempts[-1].started_ns if attempts else 0
 
 
 class NodeNote(msgspec.Struct, frozen=True, kw_only=True):

@@ -86,6 +86,7 @@ class News:
     """What came to a rank since the last look."""
 
     steps: tuple[StepRecord, ...] = ()
+    listed: bool = False  # files of the rank came or went: its place may be another
     again: bool = False  # a later attempt has begun: what was given before does not count, look with a new RankTail
     problem: str = ""
 
@@ -107,7 +108,8 @@ class RankTail:
         """Return whole steps that were not given yet. Damage is said, never raised; nothing waits."""
         try:
             changed_ns = self._folder.stat().st_mtime_ns
-            if changed_ns != self._listed_ns:
+            is_listed = changed_ns != self._listed_ns
+            if is_listed:
                 found: dict[str, list[Part]] = {}
                 for part in parts_of(self._folder, ("steps",)):
                     found.setdefault(part.writer, []).append(part)
@@ -120,7 +122,8 @@ class RankTail:
         except OSError as error:
             return News(problem=f"{self._folder.name} cannot be read: {error.strerror or error}")
         problem = next((tail.problem for tail in self._tails.values() if tail.problem), "")
-        return News(steps=tuple(self._in_order(rows)), problem=f"{self._folder.name}/{problem}" if problem else "")
+        problem = f"{self._folder.name}/{problem}" if problem else ""
+        return News(steps=tuple(self._in_order(rows)), listed=is_listed, problem=problem)
 
     def _numbers(self) -> dict[str, int]:
         return attempts.numbers_of(read_place(self._folder))

@@ -14,24 +14,30 @@ from collections.abc import Callable
 from pathlib import Path
 
 from hypocenter.config import Config
-from hypocenter.launcher import local_rank, rank_and_size, ranks_of_node
+from hypocenter.launcher import OnNode
 
 MANY_RANKS = 64  # of fewer `view` reads each rank's own files
 _STARTED = "_HYPOCENTER_NODE"  # processes that this one starts, such as compilers, are no ranks
 _children: list[subprocess.Popen[bytes]] = []
 
 
-def follow_node(config: Config, directory: Path, warn: Callable[[str], None]) -> None:
-    """Start it, if this is the first rank of a node of a large job. Never raises."""
-    rank, world_size = rank_and_size() or (0, 1)
-    n_ranks = ranks_of_node()
-    is_first = local_rank() == 0 and multiprocessing.parent_process() is None and _STARTED not in os.environ
-    if not config.node_files or not is_first or world_size < MANY_RANKS or n_ranks < 2:
+def follow_node(config: Config, directory: Path, warn: Callable[[str], None], here: OnNode) -> None:
+    """Start it, if this is the first rank of a node of a large job. Never raises.
+
+    Args:
+        config: may forbid it.
+        directory: of the run.
+        warn: says why it could not be started.
+        here: where this rank stands.
+    """
+    is_first = here.local_rank == 0 and multiprocessing.parent_process() is None and _STARTED not in os.environ
+    if not config.node_files or not is_first or here.world_size < MANY_RANKS or here.n_ranks < 2:
         return
     os.environ[_STARTED] = "1"
     env = {name: value for name, value in os.environ.items() if not name.startswith("HYPOCENTER_")}
     env["PYTHONPATH"] = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), env.get("PYTHONPATH", "")]))
-    numbers = [str(number) for number in (rank, n_ranks, os.getpid())]
+    env |= {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}  # NumPy would start one a core, and computes nothing
+    numbers = [str(number) for number in (here.rank, here.n_ranks, os.getpid())]
     try:
         child = subprocess.Popen(
             [sys.executable, "-m", "hypocenter.view.node", str(directory), *numbers],

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from hypocenter.config import Config, from_json
+from hypocenter.launcher import on_node
 from hypocenter.session.beside_node import follow_node
 from hypocenter.session.handle import Handle, begin
 from hypocenter.session.rank import rank_and_world_size
@@ -34,7 +35,7 @@ def watch(
         return Handle(_current[-1], _current, owns=False, rank=rank_and_world_size)
     config = watch_options(options)
     session = Session(config, run_directory(config, *rank_and_world_size()), owns_run=True, command=tuple(sys.argv))
-    follow_node(config, session.directory, session.warn)
+    follow_node(config, session.directory, session.warn, on_node())
     if model is not None:
         session.names.add_root(model)
     handle = Handle(session, _current, rank=rank_and_world_size)
@@ -50,7 +51,7 @@ def start_from_env() -> None:
         return
     session = Session(from_json(options) if options else Config(), Path(directory), owns_run=False)
     begin(session, _current)
-    follow_node(session.config, session.directory, session.warn)
+    follow_node(session.config, session.directory, session.warn, on_node())
 
 
 def probe(value: T, label: str) -> T:

@@ -124,8 +124,6 @@ class FollowedRun:
             if rank not in self._tails:
                 self._tails[rank] = RankTail(folder)
                 self.ranks[rank] = RankNow()
-                if not self._glance and (place := _place_of(folder)) is not None:
-                    self.places[rank] = place
                 if self.n_read % 50 == 0:
                     self.version += 1
                     told()
@@ -133,6 +131,8 @@ class FollowedRun:
             if news.again:
                 self._forget()
                 return self.look(told)
+            if news.listed and not self._glance and (place := _place_of(folder)) is not None:
+                self.places[rank] = place
             if news.problem and news.problem not in self.problems and len(self.problems) < 20:
                 self.problems.append(news.problem)
                 is_new = True

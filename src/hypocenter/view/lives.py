@@ -71,7 +71,8 @@ class Lives:
             return False
         self._next_s, before = now_s + EVERY_S, self._sign()
         for rank, note in notes.items():
-            if rank not in self._known or self._known[rank].seen is not note.seen:
+            known = self._known.get(rank)
+            if note.seen is not None and (known is None or known.seen is not note.seen):
                 self._known[rank] = Life(seen=note.seen, life=note.life)
         ranks = [rank for rank in folders if rank not in notes]
         self._at = self._at if self._at < len(ranks) else 0

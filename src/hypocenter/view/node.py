@@ -45,15 +45,15 @@ class Node:
 
     def _note(self, rank: int) -> RankNote | None:
         run, lives = self._run, self._run.lives
-        seen = lives.seen(rank)
-        if seen is None or seen.host != self._host:  # the launcher numbers otherwise: whoever reads looks itself
+        seen, place, now = lives.seen(rank), run.places.get(rank), run.ranks[rank]
+        host = seen.host if seen is not None else place.host if place is not None else ""
+        if host != self._host:  # the launcher numbers otherwise: whoever reads looks itself
             return None
-        place, now = run.places.get(rank), run.ranks[rank]
         evidence_ns = 0
         with suppress(OSError):
             evidence_ns = (run.folders[rank] / "bundles").stat().st_mtime_ns
         return RankNote(
-            seen=replace(seen, stack=seen.stack[:500]), life=lives.life_of(rank), last=now.last,
+            seen=replace(seen, stack=seen.stack[:500]) if seen is not None else None, life=lives.life_of(rank), last=now.last,
             place=replace(place, groups={}, layers={}) if place is not None else None,
             first_bad_step=now.first_bad_step, evidence_ns=evidence_ns,
         )  # fmt: skip

@@ -52,6 +52,6 @@ class Nodes:
             if is_running and now_s - heard_s > STALE_S:
                 continue
             for rank, note in found[1].ranks.items():  # a rank may have moved: its later process counts
-                if rank not in notes or note.seen.started_ns > notes[rank].seen.started_ns:
+                if rank not in notes or note.started_ns > notes[rank].started_ns:
                     notes[rank] = note
         self.notes = notes

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hypocenter.config import Config, from_json
+from hypocenter.session.beside_node import follow_node
 from hypocenter.session.handle import Handle, begin
-from hypocenter.session.mindspore.rank import rank_and_world_size
+from hypocenter.session.mindspore.rank import on_node, rank_and_world_size
 from hypocenter.session.mindspore.recording import Session
 from hypocenter.session.run_directory import run_directory, watch_options
 from hypocenter.tap.mindspore.probe import record_probe
@@ -25,6 +26,7 @@ def watch(model: Any = None, optimizer: Any = None, scaler: Any = None, **option
         return Handle(_current[-1], _current, owns=False, rank=rank_and_world_size)
     config = watch_options(options)
     session = Session(config, run_directory(config, *rank_and_world_size()), owns_run=True, command=tuple(sys.argv))
+    follow_node(config, session.directory, session.warn, on_node())
     handle = Handle(session, _current, rank=rank_and_world_size)
     _know(session, model, scaler)
     return handle
@@ -35,7 +37,9 @@ def start_from_env() -> None:
     directory, options = os.environ.get("HYPOCENTER_RUN"), os.environ.get("HYPOCENTER_CONFIG")
     if not directory or _current:
         return
-    begin(Session(from_json(options) if options else Config(), Path(directory), owns_run=False), _current)
+    session = Session(from_json(options) if options else Config(), Path(directory), owns_run=False)
+    begin(session, _current)
+    follow_node(session.config, session.directory, session.warn, on_node())
 
 
 def probe(value: T, label: str) -> T:
