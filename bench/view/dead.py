@@ -1,8 +1,8 @@
-"""`python -m bench.view.dead [--nodes N] [--rounds N]`: how long after the death of one of 10,000 ranks `view` names it.
+"""`python -m bench.view.dead [--nodes N] [--rounds N]`: how soon the death of one of 10,000 ranks is named by `view`.
 
-The job is one of 1,250 nodes of 8 ranks that average their gradients over all ranks. One node is real: 8 processes with
-their files, and `hypocenter.view.node` beside them. What the others would write, one process writes into real node files
-(`stand_ins.py`). One rank is killed, and all others wait for it inside an all-reduce.
+The job is one of 1,250 nodes of 8 ranks that average their gradients over all ranks. One node is real: 8 processes
+with their files, and `hypocenter.view.node` beside them. What the others would write, one process writes into real
+node files (`stand_ins.py`). One rank is killed, and all others wait for it inside an all-reduce.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`python -m bench.view.stand_ins rank|nodes RUN RANK N_RANKS`: be one rank of a job, or all nodes but that rank's.
 
-They average gradients over all ranks, a step each two seconds, until the file `died` is there: from then on all wait for
-one inside the all-reduce. Nobody trains: only the files are written, as often as of a real job.
+They average gradients over all ranks, a step each two seconds, until the file `died` is there: from then on all wait
+for one inside the all-reduce. Nobody trains: only the files are written, as often as of a real job.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 import time
 
+from hypocenter.detect.endings import Job
 from hypocenter.detect.loss import loss_of
 from hypocenter.detect.waiting import waits
-from hypocenter.detect.endings import Job
 from hypocenter.nouns import Run
 from hypocenter.record.whereabouts import LastCall, Whereabouts, group_key
 

@@ -13,7 +13,8 @@ from hypocenter.nouns import Coords, Diagnosis, Finding, Place, Run, StepRecord,
 from hypocenter.report.formats import html, terminal
 from hypocenter.report.page.ranks import ranks_of
 from hypocenter.report.rank_grid import MOST_CELLS, details, rank_grid, ranks_in_words
-from hypocenter.report.rank_states import RankState, rank_states
+from hypocenter.report.rank_state import RankState
+from hypocenter.report.rank_states import rank_states
 from hypocenter.report.rank_table import drawn, grid_of_findings, in_words, rank_lines
 from hypocenter.report.screen import Screen
 

@@ -11,7 +11,8 @@ from typing import Literal, TypeVar
 
 from hypocenter.nouns import Coords, Diagnosis
 from hypocenter.report import wording
-from hypocenter.report.rank_states import RANK_LOST, RankState
+from hypocenter.report.rank_state import RankState
+from hypocenter.report.rank_states import RANK_LOST
 
 MOST_CELLS = 64  # what is still read at a glance; more ranks share cells
 Mark = Literal["origin", "named", "bad", "lost", "behind", "away", "healthy"]

@@ -4,34 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence, Set
-from dataclasses import dataclass
 from functools import partial
 
 from hypocenter.axes import AXES
 from hypocenter.detect.step_columns import StepColumns
 from hypocenter.nouns import Coords, Diagnosis, Place, StepRecord
 from hypocenter.record.reader import RecordedRun
+from hypocenter.report.rank_state import RankState
 
 MOST_RANKS = 1 << 17  # ranks of one job; a world size beyond it is damage, and nothing to draw
 _BadAndLast = tuple[dict[int, int], dict[int, int]]
 RANK_LOST = "rank-lost"  # the cause of a finding about a rank that died or never came
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RankState:
-    """One rank of the job, recorded or not."""
-
-    rank: int
-    coords: Coords  # all None where nobody told the layout
-    host: str
-    device: str
-    first_bad_step: int | None  # loss or gradients not finite, or an error, other than its loss, blamed on this rank
-    last_step: int | None  # completed
-    is_recorded: bool  # it left a folder
-    is_lost: bool  # it left none, or the diagnosis says that it died or is missing
-    is_behind: bool = False  # the others are steps ahead
-    is_away: bool = False  # the job was started again without it
-    says: str = ""  # what became of it, of a job that is followed: `silent since 12:30:01`
 
 
 def rank_states(recorded: RecordedRun, diagnosis: Diagnosis) -> tuple[RankState, ...]:

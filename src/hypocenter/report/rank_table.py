@@ -13,7 +13,8 @@ from hypocenter.record.reader import RecordedRun
 from hypocenter.report import wording
 from hypocenter.report.columns import aligned
 from hypocenter.report.rank_grid import Cell, Mark, RankGrid, mark_of, named_ranks, rank_grid
-from hypocenter.report.rank_states import RankState, rank_states, ranks_of_job
+from hypocenter.report.rank_state import RankState
+from hypocenter.report.rank_states import rank_states, ranks_of_job
 
 MOST_ON_A_GRID = 64  # of a grid on a screen; a larger job has `show --ranks` and the page
 _STYLE: dict[Mark, str] = {

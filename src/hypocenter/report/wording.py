@@ -25,7 +25,9 @@ _INVISIBLE = frozenset(range(0x202A, 0x202F)) | frozenset(range(0x2066, 0x206A))
 
 def clean(text: str, at_most: int = LONGEST_NAME) -> str:
     """Return text safe for a screen: one line, control and direction characters spelled out, the middle cut if long."""
-    return cut_middle("".join(_visible(character) for character in text), at_most)
+    if not (text.isascii() and text.isprintable()):
+        text = "".join(_visible(character) for character in text)
+    return cut_middle(text, at_most)
 
 
 def port_name(phase: str, name: str) -> str:

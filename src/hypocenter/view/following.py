@@ -15,7 +15,7 @@ from hypocenter.record.tail import RankTail
 from hypocenter.record.whereabouts import Whereabouts
 from hypocenter.record.whole_run import read_run_file
 from hypocenter.report.page.curves import MOST_LANES, is_bad
-from hypocenter.report.rank_states import RankState
+from hypocenter.report.rank_state import RankState
 from hypocenter.view.course import Course, RankNow
 from hypocenter.view.lives import Lives
 from hypocenter.view.nodes import Nodes

@@ -53,7 +53,8 @@ class Lives:
         self._ends: dict[int, Ending] = {}
         self._found: list[Finding] = []
         self.findings: list[Finding] = []
-        self._asked = GroupEngine({code: rule for code, rule in group_rules().items() if code in _ASKED})
+        rules = group_rules() if judges else {}  # a process beside training has no room for what it does not ask
+        self._asked = GroupEngine({code: rule for code, rule in rules.items() if code in _ASKED})
 
     def look(
         self, run: Run, folders: Mapping[int, Path], places: Mapping[int, Place], notes: Mapping[int, RankNote]

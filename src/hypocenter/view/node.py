@@ -52,8 +52,9 @@ class Node:
         evidence_ns = 0
         with suppress(OSError):
             evidence_ns = (run.folders[rank] / "bundles").stat().st_mtime_ns
+        seen = replace(seen, stack=seen.stack[:500]) if seen is not None else None
         return RankNote(
-            seen=replace(seen, stack=seen.stack[:500]) if seen is not None else None, life=lives.life_of(rank), last=now.last,
+            seen=seen, life=lives.life_of(rank), last=now.last,
             place=replace(place, groups={}, layers={}) if place is not None else None,
             first_bad_step=now.first_bad_step, evidence_ns=evidence_ns,
         )  # fmt: skip

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup, escape
 
 from hypocenter.report.rank_grid import WORST_FIRST, Cell, Mark, details, places_of
-from hypocenter.report.rank_states import RankState
+from hypocenter.report.rank_state import RankState
 
 _SIDE, _GAP, _HEAD, _LEFT = 7, 10, 30, 58  # pixels: a square, between blocks, above and beside all
 _WIDEST = 1180  # pixels: the page is not wider

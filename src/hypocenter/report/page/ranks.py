@@ -21,7 +21,7 @@ from hypocenter.report.rank_grid import (
     rank_grid,
     ranks_in_words,
 )
-from hypocenter.report.rank_states import RankState
+from hypocenter.report.rank_state import RankState
 
 MOST_LINES = 64  # ranks listed one by one below the grid
 _MEANING = {
