@@ -40,13 +40,13 @@ def main() -> int:
     victim = n_ranks // 2 + 3
     for _ in range(wanted.rounds):
         with tempfile.TemporaryDirectory(prefix="hypocenter-dead-", dir=wanted.folder) as folder:
-            seconds, text = told(Path(folder), n_ranks, victim)
+            seconds, text = told(Path(folder), n_ranks, victim, is_stopped=wanted.stopped)
         wrong += seconds > LIMIT_S or f"rank {victim} " not in text
         print(f"rank {victim} of {n_ranks:,} is named after {seconds:.1f} s: {text}", flush=True)
     return int(wrong > 0)
 
 
-def told(folder: Path, n_ranks: int, victim: int) -> tuple[float, str]:
+def told(folder: Path, n_ranks: int, victim: int, *, is_stopped: bool) -> tuple[float, str]:
     """Return after how many seconds the page tells of a death, and what it says."""
     run, mark, first = folder / "run", folder / "died", victim - victim % PER_NODE
     _write(run, n_ranks)
@@ -74,12 +74,12 @@ def told(folder: Path, n_ranks: int, victim: int) -> tuple[float, str]:
             page.part("finding")
             time.sleep(1.0)
         idle_s = _cpu_s(server.pid) - cpu_s
-        ranks[victim - first].send_signal(signal.SIGKILL)
+        ranks[victim - first].send_signal(signal.SIGSTOP if is_stopped else signal.SIGKILL)
         mark.touch()
         began_s, cpu_s, written_s = time.monotonic(), _cpu_s(server.pid), 0.0
         while "HC3" not in (text := page.part("finding")) and time.monotonic() - began_s < 120:
             note = read_node(run / NODES_FOLDER / f"{first:05d}")
-            if not written_s and note is not None and note[1].ranks[victim].life == "gone":
+            if not written_s and note is not None and note[1].ranks[victim].life in ("gone", "stopped"):
                 written_s = time.monotonic() - began_s
             time.sleep(0.1)
         seconds = time.monotonic() - began_s
@@ -134,6 +134,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--nodes", type=int, default=1250)
     parser.add_argument("--rounds", type=int, default=1)
+    parser.add_argument("--stopped", action="store_true", help="stop the rank by a signal, in place of killing it")
     parser.add_argument("--folder", help="folder for the recording")
     return parser.parse_args()
 
