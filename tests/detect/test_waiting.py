@@ -3,7 +3,7 @@
 import time
 
 from hypocenter.detect.endings import Job
-from hypocenter.detect.loss import loss_of
+from hypocenter.detect.group_rules import rank_lost
 from hypocenter.detect.waiting import waits
 from hypocenter.nouns import Run
 from hypocenter.record.whereabouts import LastCall, Whereabouts, group_key
@@ -40,10 +40,10 @@ def test_half_of_a_job_waits_for_the_other_half() -> None:
         seen = {n: rank(n, waits=n % 2 == 0, call=call) for n in range(N)}
         lives = {n: "running" if n % 2 == 0 else "gone" for n in range(N)}
         run = Run(format=1, name="r", status="running", world_size=N)
-        loss = loss_of(Job(run=run, now_ns=1, ranks=tuple(range(N)), whereabouts=seen, liveness=lives))
+        job = Job(run=run, now_ns=1, ranks=tuple(range(N)), whereabouts=seen, liveness=lives)
+        found = list(rank_lost.check(job))
 
-        assert loss is not None
-        assert (len(loss.ranks), loss.how, loss.confidence) == (N // 2, "silent", "proven")
+        assert [(finding.count, finding.confidence) for finding in found] == [(N // 2, "proven")]
         assert time.process_time() - began_s < SECONDS
 
 
