@@ -1,6 +1,5 @@
 """The Lightning callback on a real Trainer."""
 
-import lightning
 import msgspec
 import pytest
 import torch
@@ -11,26 +10,28 @@ from hypocenter.diagnose.evidence import Evidence
 from hypocenter.record.reader import open_run
 
 
-class Model(lightning.LightningModule):
-    def __init__(self, bad_step=None):
-        super().__init__()
-        self.encoder, self.head, self.bad_step = nn.Linear(4, 8), nn.Linear(8, 1), bad_step
+def fit(tmp_path, bad_step=None):
+    import lightning  # here: it takes two seconds, and each worker collects this file
 
-    def training_step(self, batch, index):
-        x, y = batch
-        h = self.head(torch.relu(self.encoder(x)))
-        if self.global_step == self.bad_step and index % 2 == 1:
-            h = torch.log(h * 0)
-        return nn.functional.mse_loss(h, y)
+    class Model(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.encoder, self.head = nn.Linear(4, 8), nn.Linear(8, 1)
 
-    def validation_step(self, batch, index):
-        self.head(self.encoder(batch[0]))
+        def training_step(self, batch, index):
+            x, y = batch
+            h = self.head(torch.relu(self.encoder(x)))
+            if self.global_step == bad_step and index % 2 == 1:
+                h = torch.log(h * 0)
+            return nn.functional.mse_loss(h, y)
 
-    def configure_optimizers(self):
-        return torch.optim.AdamW(self.parameters(), lr=1e-2)
+        def validation_step(self, batch, index):
+            self.head(self.encoder(batch[0]))
 
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters(), lr=1e-2)
 
-def fit(tmp_path, model):
+    model = Model()
     torch.manual_seed(0)
     data = torch.utils.data.TensorDataset(torch.randn(16, 4), torch.randn(16, 1))
     loader = torch.utils.data.DataLoader(data, batch_size=2)
@@ -44,7 +45,7 @@ def fit(tmp_path, model):
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 def test_parts_called_from_training_step_have_the_modules_names(tmp_path):
-    run = fit(tmp_path, Model())
+    run = fit(tmp_path)
 
     assert [(s.step, s.n_microbatches) for _, s in run.step_records()] == [(0, 2), (1, 2), (2, 2), (3, 2)]
     assert {"encoder.weight", "head.bias"} <= set(run.sites())
@@ -52,7 +53,7 @@ def test_parts_called_from_training_step_have_the_modules_names(tmp_path):
 
 @pytest.mark.filterwarnings("ignore::UserWarning", "ignore::DeprecationWarning")
 def test_a_failure_in_training_step_has_its_step_microbatch_and_line(tmp_path):
-    run = fit(tmp_path, Model(bad_step=2))
+    run = fit(tmp_path, bad_step=2)
 
     ((_, path),) = run.evidence_files()
     found = msgspec.json.decode(path.read_bytes(), type=Evidence)

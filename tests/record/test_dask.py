@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from installed import skip_without
 
 from hypocenter.cli import hypocenter
 from hypocenter.nouns import StepRecord
@@ -19,12 +20,14 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
 
 from blocks import page_line
 
-distributed = pytest.importorskip("distributed", reason="dask is not installed")
+skip_without("distributed")
 
 
 @pytest.fixture
 def scheduler() -> Iterator[str]:
     """The address of a cluster with two workers, threads of this process, on ports that are free."""
+    import distributed
+
     with distributed.LocalCluster(
         n_workers=2, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=None
     ) as cluster:

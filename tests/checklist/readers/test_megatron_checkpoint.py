@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import TrainingArguments
 
 from hypocenter.checklist.reading import read
 from hypocenter.errors import HypocenterError
@@ -66,6 +65,8 @@ def test_a_checkpoint_without_arguments_is_an_error(tmp_path: Path) -> None:
 
 
 def test_training_arguments_as_a_pickle_say_how_to_write_them(tmp_path: Path) -> None:
+    from transformers import TrainingArguments
+
     path = tmp_path / "training_args.bin"
     torch.save(TrainingArguments(output_dir=str(tmp_path), use_cpu=True), path)
 

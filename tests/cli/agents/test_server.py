@@ -7,18 +7,20 @@ import os
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import anyio
 import casebook
 import jsonschema
 import pytest
 import warm
-from mcp import ClientSession, StdioServerParameters, stdio_client
 
 from hypocenter.cli.agents.tools import TOOLS
 from hypocenter.cli.commands.replay import Replayed
 from hypocenter.json_answer import published
+
+if TYPE_CHECKING:  # it takes a second, and each worker collects this file
+    from mcp import ClientSession
 
 GALLERY = Path(__file__).resolve().parents[2] / "gallery"
 TEN = (
@@ -44,6 +46,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def spoken(root: Path, talk: Callable[[Ask, ClientSession], Awaitable[None]]) -> None:
     """Start the server for one root, and let a client talk with it."""
+    from mcp import ClientSession, StdioServerParameters, stdio_client
+
     words = ["-m", "hypocenter", "mcp", str(root)]
     server = StdioServerParameters(command=sys.executable, args=words, env=casebook.environment())
 

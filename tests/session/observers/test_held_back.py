@@ -8,13 +8,14 @@ from typing import Any
 
 import pytest
 import torch
+from installed import skip_without
 from torch import nn
 from torch.nn import functional
 
 import hypocenter
 from tests.session.observers.test_laws import findings
 
-pytest.importorskip("accelerate")
+skip_without("accelerate")
 
 
 @pytest.fixture(autouse=True)

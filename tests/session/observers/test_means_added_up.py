@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers import Trainer, TrainingArguments
 
 import hypocenter
 from hypocenter.diagnose.diagnosis import diagnose
@@ -41,6 +40,8 @@ class Rows(torch.utils.data.Dataset[dict[str, Tensor]]):
 
 
 def trained(out: Path, loss_of: LossOf, *, n: int = N, kind: dict[str, Any] | None = None) -> list[Finding]:
+    from transformers import Trainer, TrainingArguments
+
     class Ours(Trainer):
         def compute_loss(self, model: Any, inputs: Any, *args: Any, num_items_in_batch: Any = None, **_: Any) -> Any:
             return loss_of(model(**inputs)["logits"], inputs["labels"], num_items_in_batch)

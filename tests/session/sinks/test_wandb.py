@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from installed import skip_without
 
 from hypocenter.compare.curves.collector import Collector
 from hypocenter.compare.curves.readers.wandb_offline import _records
 
-pytest.importorskip("wandb")
+skip_without("wandb")
 
 TRAIN = """
 import sys, wandb
