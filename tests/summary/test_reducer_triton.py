@@ -33,8 +33,9 @@ def run(*arguments: str, **more: str) -> str:
 
 @needs_triton
 @pytest.mark.slow
-def test_the_kernels_agree_with_the_reference_in_tritons_interpreter() -> None:
-    told = run("-m", "pytest", str(HERE / "interpreted"), "-q", "-p", "no:cacheprovider", TRITON_INTERPRET="1")
+def test_the_kernels_agree_with_the_reference_in_tritons_interpreter(pytestconfig: pytest.Config) -> None:
+    share = ["--by-day"] if pytestconfig.getoption("--by-day") else []
+    told = run("-m", "pytest", str(HERE / "interpreted"), *share, "-q", "-p", "no:cacheprovider", TRITON_INTERPRET="1")
 
     assert " passed" in told.splitlines()[-1]
     assert "skipped" not in told.splitlines()[-1]

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from by_day import first_of_each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
@@ -24,6 +25,13 @@ from patterns import FLOATS, INTS, any_bits, to_float64  # isort: skip
 
 torch.set_num_threads(1)
 SIZES = [1, SIZE, SIZE + 1, BLOCK - 1, BLOCK, BLOCK + 1, 5 * BLOCK - 3]
+SHORT = [dtype for dtype in FLOATS if dtype.itemsize <= 2]
+# By day every format with the most blocks, and every size with the first format.
+BOTH = [(n, dtype) for n in reversed(SIZES) for dtype in FLOATS]
+
+
+def first_of_both(case):
+    return (case[0], None) if case[1] is next(iter(FLOATS)) else (None, case[1])
 
 
 def fused(x: torch.Tensor, *, is_full: bool = True) -> Summary:
@@ -57,7 +65,7 @@ def test_the_interpreter_serves_the_cpu() -> None:
     assert not any(serves(torch.device("cpu"), dtype) for dtype in (torch.complex64, torch.bits8))
 
 
-@pytest.mark.parametrize("dtype", [dtype for dtype in FLOATS if dtype.itemsize <= 2])
+@pytest.mark.parametrize("dtype", first_of_each(SHORT, lambda dtype: dtype if dtype.itemsize == 1 else 2))
 def test_every_number_of_a_short_format(same, reference, dtype) -> None:
     integers = FLOATS[dtype]
     x = torch.arange(256**dtype.itemsize, dtype=torch.int64).to(integers).view(dtype)
@@ -73,8 +81,7 @@ def test_any_bit_pattern_equals_the_reference(reference, same, dtype, seed: int,
     same(fused(x), reference(to_float64(x), torch.finfo(dtype).smallest_normal), rel=1e-14)
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("n", SIZES)
+@pytest.mark.parametrize(("n", "dtype"), first_of_each(BOTH, first_of_both))
 @pytest.mark.usefixtures("few_programs")
 def test_blocks_and_what_is_left_of_one(same, dtype, n: int) -> None:
     x = any_bits(dtype, n, n + 1)[1:]  # it does not begin where a wide load could
@@ -82,7 +89,7 @@ def test_blocks_and_what_is_left_of_one(same, dtype, n: int) -> None:
     same(fused(x), summarize(x))
 
 
-@pytest.mark.parametrize("dtype", INTS)
+@pytest.mark.parametrize("dtype", first_of_each(INTS, lambda dtype: (dtype.is_signed, dtype.itemsize == 8)))
 @pytest.mark.usefixtures("few_programs")
 def test_integers_equal_the_reference(same, reference, dtype) -> None:
     info = torch.iinfo(dtype) if dtype is not torch.bool else None
@@ -109,8 +116,9 @@ def test_parts_merge_to_the_whole(same, dtype, seed: int, cuts: list[int]) -> No
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16, torch.float8_e5m2, torch.int8])
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("bad", [False, True])
+@pytest.mark.parametrize(
+    ("n", "bad"), first_of_each([(n, bad) for n in reversed(SIZES) for bad in (True, False)], lambda case: case[1])
+)
 def test_all_but_the_sums_are_those_of_torchs_operators(without_triton, dtype, n: int, bad: bool) -> None:
     x = any_bits(dtype, n, n) if bad and dtype.is_floating_point else (torch.arange(n) % 97 - 40).to(dtype)
     by_triton = reduced([x])[0]
