@@ -120,6 +120,7 @@ def test_cure_finds_the_module_itself_and_verifies_it(recorded):
     assert answer["api"] == f'hypocenter.island(model, ["{seed.module}"])'
 
 
+@pytest.mark.slow
 def test_without_the_island_the_scale_collapses(recorded):
     seed, _ = recorded
 

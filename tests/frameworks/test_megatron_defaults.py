@@ -42,7 +42,7 @@ def test_healthy_steps_that_are_done_again_are_silent_and_change_no_bit(job, nam
         assert "grad_made" in {row.port for row in seen.run.readings(rank=rank, phase="grad")}
 
 
-@pytest.mark.slow
+@pytest.mark.night  # by day test_seeds_procedure.py plants it in two tensor-parallel ranks
 @pytest.mark.parametrize("name", JOBS)
 def test_a_division_by_zero_in_a_forward_is_named(job, name):
     (found,) = job("megatron_job.py", *JOBS[name], "--steps", "4", "--plant", "activation", "--at", "2").alarms

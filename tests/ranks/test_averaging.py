@@ -32,6 +32,7 @@ def test_what_breaks_the_sum_is_named(
     assert words in found[0]["title"]
 
 
+@pytest.mark.night
 def test_it_is_found_at_the_next_audited_step(tmp_path: Path) -> None:
     ended = launch(JOB, "left-out", "hand", n=3, out=tmp_path / "run", config={"audit": "doubling"})
 

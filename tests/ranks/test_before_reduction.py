@@ -34,6 +34,7 @@ def test_a_nan_of_one_rank_is_named_before_it_is_everywhere(tmp_path: Path, opti
     assert any("rank 0 -> not finite too" in line or "on rank 1, before" in line for line in finding["then"])
 
 
+@pytest.mark.night
 def test_a_flipped_bit_is_named_on_three_ranks(tmp_path: Path) -> None:
     ended = run(tmp_path, "fault=flip:0:7:0.weight", n=3)
 

@@ -41,6 +41,7 @@ def test_a_damaged_result_is_named(tmp_path: Path, op: str, fault: str, rank: in
     assert what in finding["title"]
 
 
+@pytest.mark.night
 def test_the_lowest_bit_on_one_of_three_ranks_is_seen(tmp_path: Path) -> None:
     (finding,) = run(tmp_path, "all_reduce", "bit", 2, n=3).alarms
 

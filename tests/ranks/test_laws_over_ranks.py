@@ -60,6 +60,7 @@ def test_without_audits_a_gradient_that_is_not_shared_any_more_is_seen(tmp_path:
     assert [(f["code"], f["step"], f["param"]) for f in ended.alarms] == [("HC309", AT, "head.weight")]
 
 
+@pytest.mark.night
 def test_gradients_that_the_program_compresses_are_a_note(tmp_path: Path) -> None:
     ended = launch(JOB.with_name("low_rank_job.py"), out=tmp_path / "run", config={"audit": "every=1"})
 
@@ -69,6 +70,7 @@ def test_gradients_that_the_program_compresses_are_a_note(tmp_path: Path) -> Non
     assert "the communication hook powerSGD_hook" in told[0]["why"][-1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("how", "codes"), [("forgotten", ["HC308"]), ("right", [])])
 def test_sums_that_are_divided_for_some_parameters_only_are_named(how: str, codes: list[str], tmp_path: Path) -> None:
     ended = launch(JOB.with_name("undivided_job.py"), how, out=tmp_path / "run")

@@ -39,6 +39,7 @@ def test_data_parallel_ranks_know_their_group_and_keep_the_users_names(tmp_path,
     assert gradients(run, 0) | gradients(run, 1) == NAMES
 
 
+@pytest.mark.night
 def test_without_a_wrapper_nothing_is_claimed(tmp_path):
     run = recorded(tmp_path, "none", 2)
 
