@@ -103,8 +103,8 @@ def distance(a: Any, b: Any) -> float:
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        pytest.param(nn.AdamWeightDecay, {"n_steps": 2}, marks=pytest.mark.queues),
         (nn.Adam, {"n_micro": 2, "clip": 0.1}),
+        pytest.param(nn.AdamWeightDecay, {"n_steps": 2}, marks=pytest.mark.queues),
         (nn.AdamWeightDecay, {"dropout": 0.1}),
     ],
 )

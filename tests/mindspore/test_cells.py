@@ -189,12 +189,14 @@ def dropping_out() -> nn.Cell:
     return model
 
 
-QUEUED = ("dropping_out", "recomputed", "with_a_backward_of_its_own")  # draws, and Python that the backward calls
+QUEUED = ("recomputed", "with_a_backward_of_its_own")  # Python that the backward calls
+CASES = [
+    *(pytest.param(name, marks=[pytest.mark.queues] if name == "dropping_out" else []) for name in sorted(VARIANTS)),
+    *(pytest.param(name, marks=[pytest.mark.queues, pytest.mark.night], id=f"{name}-queued") for name in QUEUED),
+]
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.queues] if name in QUEUED else []) for name in sorted(VARIANTS)]
-)
+@pytest.mark.parametrize("name", CASES)
 def test_training_is_the_same_to_the_bit(name: str) -> None:
     def trained(with_tap: bool) -> tuple[list[np.ndarray], list[list[Reading]]]:
         ms.set_seed(3)

@@ -99,7 +99,7 @@ FAULTS: dict[str, tuple[Loss, str]] = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [pytest.param("branch", marks=pytest.mark.queues), "tied", "term", "no grad"])
+@pytest.mark.parametrize("name", ["branch", pytest.param("tied", marks=pytest.mark.queues), "term", "no grad"])
 def test_hc233_a_way_that_loses_its_gradient(name: str, tmp_path: Path) -> None:
     fault, where = FAULTS[name]
 
