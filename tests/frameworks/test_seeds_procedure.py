@@ -7,11 +7,11 @@ what goes in and out; run the operator alone on what was saved. Here: two tensor
 
 import json
 import math
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import warm
 from installed import skip_without
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "ranks"))
@@ -79,9 +79,6 @@ def test_the_operator_can_be_run_alone_on_what_was_saved(ended):
     bundle = ended.run / found["bundle"]
 
     assert json.loads((bundle / "op.json").read_text())["op"] == "aten.div.Tensor"
-    done = subprocess.run(
-        [sys.executable, str(bundle / "repro.py")], env=environment(), capture_output=True, text=True, timeout=120,
-        check=False,
-    )  # fmt: skip
+    done = warm.run([sys.executable, str(bundle / "repro.py")], env=environment(), timeout=300)
     assert done.returncode == 0, done.stderr
     assert "inf" in done.stdout

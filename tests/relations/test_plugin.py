@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
+
+import warm
 
 CONFTEST = """
 import hypocenter
@@ -55,7 +56,7 @@ def test_a_fresh_project(tmp_path):
     (tmp_path / "test_model.py").write_text(TESTS)
 
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "."]
-    done = subprocess.run(command, cwd=tmp_path, env=os.environ, capture_output=True, text=True, timeout=120)
+    done = warm.run(command, env=os.environ, cwd=tmp_path, timeout=300)
 
     assert "2 failed, 1 passed" in done.stdout, done.stdout + done.stderr
     assert "RelationBroken: samples: other samples replaced" in done.stdout

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import runpy
-import subprocess
 import sys
 
 import pytest
 import torch
+import warm
 from torch.nn import functional
 
 from hypocenter.replay.bad_index import bad_index
@@ -143,7 +144,7 @@ def test_a_module_that_is_run_as_the_program_is_not_either(tmp_path):
     _, count = counting(tmp_path)
     command = [sys.executable, "-m", "hypocenter", "run", "--out", str(tmp_path / "run"), "-m", "broken"]
 
-    subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, timeout=100)
+    warm.run(command, env=os.environ, cwd=tmp_path, timeout=300)
 
     assert count.read_text() == "begun "
 

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import warm
 from torch import nn
 
 import hypocenter
@@ -34,11 +35,16 @@ def bundle(tmp_path_factory):
 
 
 def run(*command, env=None):
+    """In a process of its own: for what must not be there, and in the others' forks is."""
     return subprocess.run([sys.executable, *command], capture_output=True, text=True, check=False, env=env)
 
 
+def forked(*command):
+    return warm.run([sys.executable, *command], env=os.environ, timeout=300)
+
+
 def test_replay_shows_the_failure_again(bundle):
-    done = run("-m", "hypocenter.replay", str(bundle))
+    done = forked("-m", "hypocenter.replay", str(bundle))
 
     assert done.returncode == 0, done.stderr
     assert "the failure shows again" in done.stdout
@@ -63,7 +69,7 @@ def test_a_bundle_that_asks_for_a_foreign_op_is_refused(bundle, tmp_path):
     (hostile / "op.json").write_text(json.dumps({**op, "op": "evil.run.default"}))
     (hostile / "repro.py").write_text("raise SystemExit('code of a stranger ran')")
 
-    done = run("-m", "hypocenter.replay", str(hostile))
+    done = forked("-m", "hypocenter.replay", str(hostile))
 
     assert done.returncode == 4
     assert done.stderr.startswith("error[bad-bundle]")
@@ -100,7 +106,7 @@ def test_without_torch_there_is_one_clear_error(tmp_path, body):
 
 
 def test_a_word_too_many_is_an_error_of_usage(tmp_path):
-    done = run("-m", "hypocenter", "replay", str(tmp_path), "--verbose")
+    done = forked("-m", "hypocenter", "replay", str(tmp_path), "--verbose")
 
     assert done.returncode == 2
     assert done.stderr.startswith("error[bad-option]: unknown option '--verbose'")

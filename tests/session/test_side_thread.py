@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 PROGRAM = """
 import contextlib, sys, threading, time
 from datetime import timedelta
@@ -43,5 +45,6 @@ def test_the_exit_waits_for_it():
     assert (done.returncode, done.stdout) == (0, "the end\n"), done.stderr
 
 
+@pytest.mark.night  # by day nobody asks whether torch still needs it: up to five processes
 def test_a_plain_thread_takes_the_process_down():
     assert any(ended("plain").returncode for _ in range(5))  # where this holds no longer, nobody needs a SideThread
