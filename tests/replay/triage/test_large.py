@@ -71,6 +71,7 @@ assert wrong.index == (0, 7, 8001, 3), wrong
 """
 
 
+@pytest.mark.night  # by day rows of a small attention are judged, 7 CPU seconds less
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
 def test_attention_over_8192_tokens_is_judged_in_a_gibibyte():
     """Its scores are 4 GiB in float64."""
