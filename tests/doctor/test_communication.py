@@ -110,7 +110,7 @@ def test_a_rank_that_never_comes_is_named_and_nothing_is_left():
     mark = f"MARK={uuid.uuid4()}"
 
     done = torchrun(
-        str(HERE / "comm_rank.py"), str(SHORT_S), fault="never@2", n=3, MARK=mark.partition("=")[2]
+        str(HERE / "comm_rank.py"), str(2 * SHORT_S), fault="never@2", n=3, MARK=mark.partition("=")[2]
     )  # torchrun ends the rank that hangs when another one has failed
 
     answer = json.loads(done.stdout)
