@@ -66,7 +66,6 @@ def test_the_program_is_deterministic_and_may_say_so_itself(tmp_path: Path) -> N
     assert lines[-1] == "ON true 1 42"
 
 
-@pytest.mark.night
 def test_generators_made_without_a_seed_get_one(tmp_path: Path) -> None:
     program = IMPORTS + WITH_WATCH
     program += "a = np.random.default_rng().random(), np.random.default_rng().random()\n"
@@ -79,15 +78,14 @@ def test_generators_made_without_a_seed_get_one(tmp_path: Path) -> None:
     assert len(set(first[-1].split())) == 5
 
 
-@pytest.mark.night
 def test_seeds_of_the_program_win(tmp_path: Path) -> None:
     program = IMPORTS + WITH_WATCH + "ms.set_seed(3)\nprint(ops.rand(1).asnumpy()[0])"
 
     assert run(tmp_path, program, "{'seed': 7}")[-1] == run(tmp_path, program)[-1]
 
 
-@pytest.mark.night
-@pytest.mark.parametrize("order", ["before", "after"])
+@pytest.mark.slow
+@pytest.mark.parametrize("order", ["after", "before"])  # `before` takes a process of its own
 def test_seed_all_in_a_mindspore_program(tmp_path: Path, order: str) -> None:
     call = "import hypocenter\nhypocenter.seed_all(5, dropout=False)\n"
     program = (call + IMPORTS if order == "before" else IMPORTS + call) + DRAWS

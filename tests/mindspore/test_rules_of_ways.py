@@ -21,7 +21,7 @@ from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.nouns import Finding
 from hypocenter.record.reader import open_run
 
-N_STEPS, AT, WIDTH, N_TOKENS = 16, 9, 12, 20
+N_STEPS, AT, WIDTH, N_TOKENS = 10, 5, 12, 20
 
 
 class Net(nn.Cell):

@@ -85,7 +85,6 @@ def twin(change: str, folder: Path, *words: str, **options: Any) -> Twin:
     return by_name(change).make(Asked(runs=runs, steps=2, **options))
 
 
-@pytest.mark.night  # by day a resumed program is
 def test_a_program_that_repeats_itself_is_compared_by_its_values(tmp_path: Path) -> None:
     found = twin("nothing", tmp_path)
 
@@ -93,7 +92,6 @@ def test_a_program_that_repeats_itself_is_compared_by_its_values(tmp_path: Path)
     assert "equal to the bit" in found.sentence
 
 
-@pytest.mark.night
 def test_a_program_without_a_seed_is_told_of_it(tmp_path: Path) -> None:
     found = twin("nothing", tmp_path, "--unseeded")
 
@@ -110,8 +108,8 @@ def test_another_number_of_threads(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("words", "status", "cause"), [
-    (("--forgets",), "differs", "optimizer-state-not-restored"),
     ((), "same", None),
+    (("--forgets",), "differs", "optimizer-state-not-restored"),
 ])  # fmt: skip
 def test_a_resumed_program(tmp_path: Path, words: tuple[str, ...], status: str, cause: str | None) -> None:
     found = twin("resume", tmp_path, stop_at=3, second_words=("--resume", *words))
@@ -119,7 +117,6 @@ def test_a_resumed_program(tmp_path: Path, words: tuple[str, ...], status: str, 
     assert (found.status, found.cause) == (status, cause)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("change", ["poison", "eager"])
 def test_what_is_made_inside_of_pytorch_is_said_not_to_apply(tmp_path: Path, change: str) -> None:
     with pytest.raises(NotApplicableError, match="is not changed in MindSpore programs") as raised:

@@ -114,7 +114,7 @@ def train(model: nn.Module, compiled: nn.Module, mode: str, tap: CompiledTap | N
     return out
 
 
-@pytest.mark.slow
+@pytest.mark.night  # by day tests/session/test_compile.py has Inductor, under a whole session
 @pytest.mark.parametrize("block", [Residual, Block])
 @pytest.mark.parametrize("mode", ["float32", "autocast", "bfloat16"])
 def test_inductor_gives_the_same_bits_in_one_graph(mode: str, block, watch) -> None:
