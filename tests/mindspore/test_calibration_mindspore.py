@@ -103,8 +103,9 @@ def distance(a: Any, b: Any) -> float:
 @pytest.mark.parametrize(
     ("kind", "options"),
     [
-        (nn.Adam, {"n_micro": 2, "clip": 0.1}),
+        (nn.AdamWeightDecay, {"n_steps": 2}),
         pytest.param(nn.AdamWeightDecay, {"n_steps": 2}, marks=pytest.mark.queues),
+        (nn.Adam, {"n_micro": 2, "clip": 0.1}),
         (nn.AdamWeightDecay, {"dropout": 0.1}),
     ],
 )
@@ -117,7 +118,7 @@ def test_training_is_the_same_to_the_bit(tmp_path: Path, options: dict[str, Any]
 
 
 def test_every_row_of_the_step_has_three_others_a_few_roundings_away(tmp_path: Path) -> None:
-    train(tmp_path / "run", n_micro=2, clip=0.1, **MODULES)
+    train(tmp_path / "run", n_steps=1, n_micro=2, clip=0.1, **MODULES)
 
     run, samples = rows_of(tmp_path / "run")
 
@@ -150,7 +151,7 @@ def test_gradients_are_those_that_the_optimizer_gets(tmp_path: Path) -> None:
 
 
 def test_parameters_of_the_next_step_have_a_floor(tmp_path: Path) -> None:
-    train(tmp_path / "run", **MODULES)
+    train(tmp_path / "run", n_steps=2, **MODULES)
 
     run, samples = rows_of(tmp_path / "run")
 
