@@ -58,7 +58,8 @@ def digest(raw: Raw) -> int:
     if (n := len(words)) > ROW:
         return signed(of_rows([words]) + LENGTH * len(raw))
     low, high = keys()
-    return signed(int(words.dot(low[:n])) + int((words >> 32).dot(high[:n])) + LENGTH * len(raw))
+    number = (int(words.dot(low[:n])) + int((words >> 32).dot(high[:n])) + LENGTH * len(raw)) & _ALL_BITS
+    return number - (1 << 64) if number >> 63 else number  # `signed`, at each step
 
 
 def of_rows(blocks: Iterable[Words]) -> int:

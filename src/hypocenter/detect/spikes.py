@@ -92,7 +92,7 @@ class Series:
         if not 0.0 < magnitude < math.inf:
             return None
         past, in_past = self._past, math.log2(magnitude)
-        height = in_past + self._octaves_of_sum(n_terms)
+        height = in_past if n_terms < 1 else in_past + self._octaves_of_sum(n_terms)
         self._until -= 1
         jump = None
         if self._until < 0 or height > self._quiet:
@@ -111,8 +111,6 @@ class Series:
 
     def _octaves_of_sum(self, n_terms: int) -> float:
         """Return by how much a sum of so few terms, over their usual number, is less than their mean; 0 or below it."""
-        if n_terms < 1:
-            return 0.0
         self._counts = deque[int](maxlen=WINDOW) if self._counts is None else self._counts
         self._counts.append(n_terms)
         return min(0.0, math.log2(n_terms / _median(self._counts)))

@@ -104,7 +104,7 @@ class Journal:
         Returns:
             The rows of the readings and of the records, with what could not be kept as it was mended.
         """
-        pieces = [] if self.n_bytes else [self._encode(head)]
+        pieces = [] if self._file.n_bytes else [self._encode(head)]
         packed = None
         if norms is not None:
             if id(norms.template) not in self._numbers:

@@ -122,7 +122,8 @@ class Writer:
         if has_many:
             rows, records = rows_of(readings, steps, self._mended)
         else:
-            head = Head(events=_batches_in(self._events), steps=_batches_in(self._steps))
+            events, ends = self._events, self._steps
+            head = Head(events=events.n_batches if events else 0, steps=ends.n_batches if ends else 0)
             rows, records = journal.append(head, readings, norms, steps)
         self._block.add(rows, norms, records)
         self._n_writes += 1
@@ -227,10 +228,6 @@ class Writer:
             self._warn(text)
         except Exception:
             self._warn = lambda _: None
-
-
-def _batches_in(stream: Stream | None) -> int:
-    return 0 if stream is None else stream.n_batches
 
 
 def host_name() -> str:

@@ -133,7 +133,9 @@ class Replayer:
 
     def is_in_fp8(self, microbatch: Microbatch) -> bool:
         """Return whether something of it was computed in FP8."""
-        return not microbatch.why_not and any(e.numerics.is_fp8 for _, e in self._tape.slice(microbatch))
+        return not microbatch.why_not and any(
+            e.numerics is not None and e.numerics.is_fp8 for _, e in self._tape.slice(microbatch)
+        )
 
     def needs_backward(self, microbatch: Microbatch) -> bool:
         """Return whether a forward that no backward follows would leave something behind: FSDP2's full parameters."""

@@ -48,7 +48,9 @@ def given_to_model(event: Event, *, is_full: bool) -> list[tuple[str, Tensor, Te
             given += [(f"{name}{suffix}", t) for suffix, t in tensors(value)]
     found: list[tuple[str, Tensor, Tensor]] = []
     for name, tensor in given[:AT_MOST]:
-        if PLACEHOLDERS.number(tensor) is not None or isinstance(tensor, torch.nn.Parameter):
+        if PLACEHOLDERS.number(tensor) is not None or (
+            type(tensor) is not Tensor and isinstance(tensor, torch.nn.Parameter)
+        ):
             continue
         now = version_of(tensor)
         values = _looked_at(tensor, WHOLE if is_full else BRIEF) if versions.get(id(tensor), now) == now else None

@@ -34,23 +34,19 @@ class Asked:
     shape: tuple[int, ...]
     n: int
 
-    @property
-    def is_float(self) -> bool:
-        """Whether its elements are floating-point or complex numbers."""
-        return self.dtype.startswith(("float", "bfloat", "complex"))
-
     def reading(self, step: int, digest: int, moments: Moments, inside: Inside) -> Reading:
         """Return the row for this tensor, with its digest and its moments."""
-        rows, shares = inside if self.port == FIELD_PORT or not self.is_float else NOTHING
+        is_float = self.dtype.startswith(("float", "bfloat", "complex"))
+        rows, shares = inside if self.port == FIELD_PORT or not is_float else NOTHING
         return Reading(
             step=step, microbatch=self.microbatch, phase="data", site=BATCH_PREFIX + self.name, port=self.port,
-            order=self.order, dtype=self.dtype, shape=self.shape, summary=self._summary(moments), digest=digest,
+            order=self.order, dtype=self.dtype, shape=self.shape, digest=digest,
+            summary=self._summary(moments, is_twice=is_float and self.port == BATCH_PORT),
             row_digests=rows, shares=shares,
         )  # fmt: skip
 
-    def _summary(self, moments: Moments) -> Summary:
+    def _summary(self, moments: Moments, *, is_twice: bool) -> Summary:
         """Make a summary of the sample's moments; empty where the row at port `field` tells the same of floats."""
-        is_twice = self.port == BATCH_PORT and self.is_float
         if moments is None or is_twice or not all(map(math.isfinite, moments)):
             return Summary(n=self.n)
         low, high, mean, spread = moments

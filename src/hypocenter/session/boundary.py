@@ -70,7 +70,7 @@ class Boundary:
     def clips(self, parameters: list[torch.Tensor], max_norm: float) -> None:
         """Note which gradients are not finite before they are clipped, as clipping spreads one NaN to all of them."""
         parameters = list(parameters)  # one list for each clip: observers know it by that
-        held = [(p, p.grad) for p in parameters if p.grad is not None]
+        held = Gradients.of(parameters)
 
         def told(before: Check) -> None:
             self._clip_bad = before.bad_params or self._clip_bad
@@ -97,8 +97,10 @@ class Boundary:
     def ends_backward(self) -> None:
         """Check what this backward computed, in a program that moves its parameters before the update."""
         evaluations = self._evaluations
+        if not (evaluations.moves or evaluations.is_learning):
+            return
         evaluations.after_backward()
-        if self._is_scaling or not (evaluations.moves or evaluations.is_learning) or self._parts.rank()[1] > 1:
+        if self._is_scaling or self._parts.rank()[1] > 1:
             return
         if evaluations.moves:
             self.evaluated([(p, p.grad) for _, p in self._parts.names.parameters() if p.grad is not None])
@@ -186,9 +188,11 @@ class Boundary:
         """Check the gradients before the update, agree with the other ranks, and investigate what failed."""
         self._parts.where.note("check")
         self._parts.roots.reset()
-        self.rows = self._parts.resumption.before_update(optimizer, self.rows)
+        if self._parts.resumption.is_pending:
+            self.rows = self._parts.resumption.before_update(optimizer, self.rows)
         self._parts.parameter_check.let_go(optimizer)
-        self._forget_replaced(optimizer)
+        if isinstance(optimizer, torch.optim.Optimizer) and self._parts.clock.may_replace(id(optimizer)):
+            self._forget_replaced(optimizer)
         self.step = self._parts.clock.begin_update(id(optimizer))
         self._is_scaling = self._is_scaling or scaled is not None
         if not self._is_ahead_held:
@@ -207,7 +211,11 @@ class Boundary:
         ahead = self._ahead_of(optimizer, scaled)
         unused = self._parts.tape.lost(self._parts.clock.microbatch, self._parts.clock.batch)
         check = self._parts.sentinel.gradients(
-            gradients, self._parts.tape.microbatches, scale=_scale_left_in(scaled), ahead=ahead, unused=unused
+            gradients,
+            self._parts.tape.microbatches,
+            scale=None if scaled is None else _scale_left_in(scaled),
+            ahead=ahead,
+            unused=unused,
         )
         is_finite = check.is_finite
         broken = self._parts.parameter_check.read()  # norms of parameters came with those of the gradients
@@ -222,7 +230,8 @@ class Boundary:
         self._n_collected = len(self.rows)
         check.lr, check.decays = learning_rate(optimizer), decays(optimizer)
         check.local_norm = self._parts.local.take(self.scale or 1.0)
-        decision = self._decided(check.with_ahead(), self.step, self.scale, self.rows)
+        both = check if check.ahead is None else check.with_ahead()
+        decision = self._decided(both, self.step, self.scale, self.rows)
         self._parts.council.begin(
             self.step,
             failed=decision.asks,
@@ -240,16 +249,15 @@ class Boundary:
             self.rows += [row for row in norms if row.site not in have]
         else:
             self._norms = norms
+        self._meeting = None
         if self._parts.council.waits:
             with self._parts.where.during("agree"):
                 self._meeting = self._parts.council.end()
-        else:
-            self._meeting = self._parts.council.end()
         if is_finite and not decision.is_healthy:
             self._follow_ahead(decision)
         else:
             self._finding = self._followed(decision) or self._finding
-        if is_finite:
+        if is_finite and unused:
             rank, world_size = self._parts.rank()
             for microbatch, loss in zip(unused, check.unused, strict=True):
                 if not math.isfinite(loss):
@@ -276,10 +284,7 @@ class Boundary:
 
         They may live on: schedules hold them, and so do cycles. Those of one round that share parameters are not meant.
         """
-        clock = self._parts.clock
-        if not isinstance(optimizer, torch.optim.Optimizer) or not clock.may_replace(id(optimizer)):
-            return
-        own = parameters_of(optimizer)
+        clock, own = self._parts.clock, parameters_of(optimizer)
         ids, shapes = set(map(id, own)), [p.shape for p in own]
         for other in self._parts.optimizers.all():
             if clock.has_come_round(id(other)):
@@ -350,7 +355,7 @@ class Boundary:
             update.skipped = self.is_skipped
             self.rows += self._parts.observers.after_update(update)
             self._parts.roots.user_code.forget_writers()
-        self.flush(self._record(optimizer, check))
+            self._flush(self._record(optimizer, check))
         self._parts.clock.end_update()
         self._evaluations.end_update()
         self._check, self._update, self._clip_bad, self._unclipped = None, None, None, None
@@ -392,14 +397,17 @@ class Boundary:
     def flush(self, record: StepRecord | None) -> None:
         """Write the rows and norms that are not written yet."""
         with self.timed:
-            rows, norms, self.rows, self._norms = self.rows, self._norms, [], None
-            generation = self._parts.names.generation
-            if record is None or self.step < DENSE or not self.step % EVERY or generation != self._generation:
-                self._parts.place.keep()
-                self._generation = generation
-            self._parts.output.write(rows, record, norms)
-            if self._parts.output.is_broken:
-                self._parts.where.not_recording()
+            self._flush(record)
+
+    def _flush(self, record: StepRecord | None) -> None:
+        rows, norms, self.rows, self._norms = self.rows, self._norms, [], None
+        generation = self._parts.names.generation
+        if record is None or self.step < DENSE or not self.step % EVERY or generation != self._generation:
+            self._parts.place.keep()
+            self._generation = generation
+        self._parts.output.write(rows, record, norms)
+        if self._parts.output.is_broken:
+            self._parts.where.not_recording()
 
     def at_end(self) -> None:
         """Write a last loss that was not finite and that no update followed: the program gave up, or is ending."""
@@ -433,6 +441,6 @@ def _is_of_the_user(optimizer: Any) -> bool:
     return not type(optimizer).__module__.startswith("torch.optim")
 
 
-def _scale_left_in(scaled: ScaledUpdate | None) -> Callable[[], float]:
+def _scale_left_in(scaled: ScaledUpdate) -> Callable[[], float]:
     """Return a function that tells the scale left in the gradients; call it after the transfer that brings it."""
-    return lambda: 1.0 if scaled is None or scaled.is_unscaled else scaled.state.scale or 1.0
+    return lambda: 1.0 if scaled.is_unscaled else scaled.state.scale or 1.0

@@ -65,14 +65,12 @@ class UpdatesByHand:
     def after_backward(
         self, *, keeps_graph: bool, given: Sequence[tuple[torch.Tensor, torch.Tensor]] | None = None
     ) -> None:
-        """Check this backward's gradients, and investigate the step if they are not finite.
+        """Check this backward's gradients, where nobody else does, and investigate the step if they are not finite.
 
         Args:
             given: (parameter, gradient) that the program asked for; None: they are in `.grad`.
             keeps_graph: another backward may go through the same graph, so what is on the tape is still needed.
         """
-        if not self.is_on:
-            return
         named = self._parts.names.parameters()
         gradients = [(p, p.grad) for _, p in named if p.grad is not None] if given is None else given
         if not gradients:

@@ -77,8 +77,6 @@ class Evaluations:
 
     def after_backward(self) -> None:
         """Note where the parameters are, in a program that may move them."""
-        if not (self.moves or self.is_learning):
-            return
         self._last = _Parameters.now([p for _, p in self._names.parameters() if p.requires_grad])
 
     def end_update(self) -> None:

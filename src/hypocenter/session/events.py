@@ -328,7 +328,10 @@ class Observers:
     @property
     def are_urgent(self) -> bool:
         """Whether any observer wants to see gradients before they are clipped, although that makes the host wait."""
-        return any(observer.is_urgent for observer, _ in self._who_hears("seen_before_clip"))
+        for observer, _ in self._who_hears("seen_before_clip"):  # noqa: SIM110 (a generator is a call for each)
+            if observer.is_urgent:
+                return True
+        return False
 
     def attach(self) -> Callable[[], None]:
         """Attach all observers; return the undo."""

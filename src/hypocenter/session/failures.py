@@ -107,7 +107,8 @@ class Failures:
     ) -> Decision:
         """Decide whether this step is to be investigated, and gather what is known of it."""
         is_healthy = check.is_finite
-        self._scales.note(scale, healthy=is_healthy)
+        if scale is not None:
+            self._scales.note(scale, healthy=is_healthy)
         if is_healthy:
             self._note_loss(check, step, scale)
         suspicious = bool(readings) and self._newly_nonfinite(readings)

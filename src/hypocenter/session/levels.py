@@ -148,6 +148,8 @@ class Levels:
 
     def begin_microbatch(self) -> None:
         """Switch the taps on if this step is due: an outermost training call begins."""
+        if self._modules is None and self._live is None:
+            return
         due = self._due(self._clock.step)
         if self._modules is not None:
             traced = self._clock.batch in self._config.trace_batches
@@ -202,8 +204,11 @@ class Levels:
 
     def collect(self, step: int, optimizers: Sequence[Any]) -> list[Reading]:
         """Return all rows of the step so far, in execution order."""
-        self._keep_calls()
-        rows = self._probes.collect(step)
+        if self._ops is not None:
+            self._keep_calls()
+        rows = self._probes.collect(step) if self._probes.calls else []
+        if self._modules is None and not rows:  # at sentinel
+            return rows
         for tap in (self._modules, self._compiled, self._ops):
             if tap is not None:
                 rows += tap.collect(step)

@@ -51,6 +51,7 @@ class Context(events.Observed):
     """What is known of the first of these tensors that a DataLoader has handed out just so."""
     handed: Callable[[], Handed | None] = lambda: None  # the batch that a DataLoader has handed out last
     prelude: Tape | None = None  # what the program computed before and beside what is on the tape
+    reads_parameters: Callable[[], bool] = lambda: True  # whether the program, outside of modules, may have copied any
     local: LocalNorm = field(default_factory=LocalNorm)  # of gradients before their reduction, for who looks at steps
     recomputed: list[Callable[[torch.nn.Module], None]] = field(default_factory=list)  # told of calls inside backward
     directory: Path | None = None  # of the run; None: nowhere to write

@@ -155,6 +155,7 @@ class Parts:
             writer_of=self.roots.user_code.writer_of,
             self_averages=self.roots.user_code.self_averages.storages,
             optimizers=self.optimizers.all,
+            reads_parameters=self.roots.reads_parameters,
             directory=directory,
         )
         self.audits, self.local = context.audits, context.local

@@ -64,7 +64,7 @@ class Session(Listening):
         self._inference = Inference(self.names, self.clock, self.parts.failures, self.parts.rank)
         self._graphs = GraphReplays(self.parts, self._boundary)
         self._keeps_graph = False  # the backward under way
-        self._looks_at_rule = False  # of the update under way
+        self._looks_at_rules = self._looks_at_rule = False  # of every update, of that under way
         self._devices = set[torch.device]()  # that models lay on: at the end of a program they may be gone
 
     # life
@@ -77,6 +77,7 @@ class Session(Listening):
         self._undo = [*self.parts.attach(), transforms.attach(), functions.attach()]
         self._undo += [self.parts.optimizers.attach(self._by_hand.switch_off)]
         self._stays = [self.parts.last_words]
+        self._looks_at_rules = self.parts.imposing.looks_at_rules or self.parts.levels.looks_at_rules
         self.parts.roots.on_output = self._inference.look
         self.parts.updates.before_rule, self.parts.updates.after_rule = self._before_rule, self._after_rule
         self.parts.imposed.update(begin(self.config, self.warn))
@@ -254,14 +255,15 @@ class Session(Listening):
             has_stepped = self._in_backward.has_stepped
             if not has_stepped and not self.parts.updates.is_in_closure and not self._by_hand.is_on:
                 self._boundary.ends_backward()
-        self.parts.levels.end_microbatch()
-        self.parts.live_trace.end_microbatch()
-        batch = self.clock.batch
-        self.clock.end_microbatch()
-        self.clock.recording = False
-        with self._boundary.timed:
-            self._by_hand.after_backward(keeps_graph=self._keeps_graph, given=given)
-            self._in_backward.after_backward()
+            self.parts.levels.end_microbatch()
+            self.parts.live_trace.end_microbatch()
+            batch = self.clock.batch
+            self.clock.end_microbatch()
+            self.clock.recording = False
+            if self._by_hand.is_on:
+                self._by_hand.after_backward(keeps_graph=self._keeps_graph, given=given)
+            if has_stepped:
+                self._in_backward.after_backward()
         self.parts.where.note("outside")
         self.parts.roots.begin_step()
         if self.config.stop_after_batch is not None and batch >= self.config.stop_after_batch:
@@ -369,7 +371,8 @@ class Session(Listening):
     def after_update(self, optimizer: torch.optim.Optimizer) -> None:
         """Complete the step: the optimizer has updated."""
         self._boundary.after(optimizer)
-        self._stop_if_asked()
+        if self.config.stop_after_step is not None:
+            self._stop_if_asked()
 
     @guarded
     def before_evaluation(self) -> None:
@@ -385,9 +388,7 @@ class Session(Listening):
             self._boundary.evaluated(gradients_of(optimizer))
 
     def _before_rule(self, optimizer: torch.optim.Optimizer) -> None:
-        parts = self.parts
-        is_audited = parts.audits.is_due(self._boundary.step)
-        self._looks_at_rule = is_audited or parts.imposing.looks_at_rules or parts.levels.looks_at_rules
+        self._looks_at_rule = self._looks_at_rules or self.parts.audits.is_due(self._boundary.step)
         if self._looks_at_rule:
             self.before_rule(optimizer)
 

@@ -64,9 +64,9 @@ class ReplayRows:
 
     def collect(self, step: int) -> list[Reading]:
         """Return the rows of the last replay, in execution order."""
-        self.stop()
         if self._modules is None:
             return []
+        self.stop()
         number = self._clock.microbatch
         rows = self._modules.collect(step)
         rows += parameter_readings(

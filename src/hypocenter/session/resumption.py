@@ -20,18 +20,21 @@ class Resumption:
         clock: of the session.
         warn: takes one line of text.
         attempt: its number; from the environment when not given.
+
+    Attributes:
+        is_pending: the first update is still to come, and may tell the number of its step.
     """
 
     def __init__(self, clock: Clock, warn: Callable[[str], None], attempt: int | None = None) -> None:
         self._clock, self._warn = clock, warn
         self._attempt = launcher.attempt(os.environ) if attempt is None else attempt
-        self._is_pending = self._attempt > 0
+        self.is_pending = self._attempt > 0
 
     def before_update(self, optimizer: Any, rows: Sequence[Reading]) -> list[Reading]:
         """Return the step's rows with the number that the step turns out to have. Call before each update."""
-        if not self._is_pending:
+        if not self.is_pending:
             return list(rows) if not isinstance(rows, list) else rows
-        self._is_pending = False
+        self.is_pending = False
         done = steps_done(optimizer)
         if done is None:
             self._warn(f"attempt {self._attempt} counts its steps from 0: its optimizer does not tell where it goes on")

@@ -98,7 +98,7 @@ class Sentinel:
         gradients: Sequence[tuple[torch.Tensor, torch.Tensor]],
         microbatches: Sequence[Microbatch],
         *,
-        scale: Callable[[], float] = lambda: 1.0,
+        scale: Callable[[], float] | None = None,
         remember: bool = True,
         ahead: Sequence[tuple[torch.Tensor, torch.Tensor]] = (),
         unused: Sequence[Microbatch] = (),
@@ -108,7 +108,7 @@ class Sentinel:
         Args:
             gradients: (parameter, gradient) of the update that is about to happen.
             microbatches: of this step.
-            scale: tells the loss scale that the gradients still carry, once riders have been read.
+            scale: tells the loss scale that the gradients still carry, once riders are read; None: there is none.
             remember: note which gradients are exactly 0, to see at the next step which have died.
             ahead: what other optimizers are going to use after this update: comes as a check of its own.
             unused: losses that nobody goes back from.
@@ -132,7 +132,7 @@ class Sentinel:
         host, told = to_host_with(waiting, [numbers for numbers, _ in riders] if riders else ())
         for (_, read), numbers in zip(riders, told, strict=True):
             read(numbers)
-        left, at = scale(), 0
+        left, at = 1.0 if scale is None else scale(), 0
         checks: list[Check] = []
         for part, on_host in zip(parts, found, strict=True):
             n = 0 if on_host is not None else len(part[1])
@@ -217,6 +217,7 @@ class Sentinel:
         if found and min(found) > 0.0 and math.isfinite(sum(found)):  # a NaN makes the sum one
             norms = found if scale == 1.0 else [n / scale for n in found]
             check.grad_norms, check.names = dict(zip(known.names, norms, strict=True)), known.names
+            check.key, check.total_norm = known.names[0], math.hypot(*norms)  # each step asks for them
             if remember and known is not self._all_alive:
                 self._judge.alive.update(dict.fromkeys(known.ids, True))
                 self._all_alive = known
@@ -297,7 +298,7 @@ class Sentinel:
             if known is not None:
                 known.templates[kinds] = template
         bad = _NONE
-        if not check.has_finite_norms:
+        if check.names is None and not check.has_finite_norms:
             bad = frozenset(i for i, n in enumerate(norms) if not math.isfinite(n) or names[i] in check.bad_params)
         first_order = self._clock.next_order(len(names) + len(kinds))
         return NormRows(template, step=step, first_order=first_order, norms=[*norms, *values], bad=bad)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hypocenter.session.events import Update
-from hypocenter.session.framework import GROUPS, SAMPLE, SCHEDULED, Peek, Then, Undo
+from hypocenter.session.framework import GROUPS, SAMPLE, SCHEDULED, Then, Undo
 from hypocenter.session.learning_rate import number_of
 from hypocenter.session.observers import grid
 from hypocenter.session.observers.peeker import Peeker
@@ -34,9 +34,11 @@ class TorchFramework:
 
     xp: Any = torch
 
+    versions = staticmethod(versions_of)
+
     def __init__(self, ride: Callable[[Tensor, Then], None] = lambda *_: None) -> None:
         self._ride = ride
-        self._peeker = Peeker()
+        self.peek = Peeker().peek  # of a CPU
 
     def schedules(self, tell: Callable[[Any, Any], None], fail: Callable[[str], None]) -> Undo:
         """Schedulers and `swa_utils`."""
@@ -69,10 +71,6 @@ class TorchFramework:
     def sample(self, tensor: Tensor, size: int = SAMPLE) -> Tensor | None:
         """A view where possible."""
         return sample(tensor, size)
-
-    def peek(self, parameters: Sequence[Tensor]) -> Peek | None:
-        """Of a CPU."""
-        return self._peeker.peek(parameters)
 
     def is_on_host(self, tensor: Tensor) -> bool:
         """Of a CPU."""
@@ -133,10 +131,6 @@ class TorchFramework:
     def rounded(self, value: float, dtype: torch.dtype) -> float:
         """As torch casts."""
         return grid.rounded(value, dtype)
-
-    def versions(self, tensors: Sequence[Tensor]) -> list[int]:
-        """Of torch's own counter."""
-        return versions_of(tensors)
 
     def named(self, model: torch.nn.Module) -> tuple[str, Mapping[str, Any]]:
         """As `hypocenter.tap.names` takes wrappers off."""

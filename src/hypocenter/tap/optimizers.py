@@ -44,7 +44,11 @@ class Optimizers:
         """Return the optimizers that exist; those made before anybody listened are looked for once, in all objects."""
         if not self._has_looked:
             self._has_looked = True
-            kind = torch.optim.Optimizer
-            found = [thing for thing in gc.get_objects() if issubclass(type(thing), kind)]
+            kinds = [torch.optim.Optimizer]
+            for kind in kinds:  # it grows
+                kinds += kind.__subclasses__()
+            found = [
+                thing for thing in gc.get_referrers(*kinds) if type(thing) in kinds
+            ]  # an object refers to its class
             self._made.update((id(each), each) for each in found if "param_groups" in each.__dict__)  # no mere wrapper
         return list(self._made.values())

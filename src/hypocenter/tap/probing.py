@@ -18,6 +18,9 @@ class Probes:
     """Collects what is probed while active. The reducer must not be shared with another tap.
 
     A framework derives from it and says what its tensors are. One of each such class is active at a time.
+
+    Attributes:
+        calls: how often each was probed since the last `collect`.
     """
 
     active: ClassVar[Probes | None] = None
@@ -25,7 +28,7 @@ class Probes:
     def __init__(self, reducer: Any, clock: Clock, warn: Callable[[str], None]) -> None:
         self._reducer, self._clock, self._warn = reducer, clock, warn
         self._pending: list[tuple[Reading, Any]] = []  # with the ticket of its summary
-        self._calls: dict[tuple[str, bool, int], int] = {}
+        self.calls: dict[tuple[str, bool, int], int] = {}
         self._has_failed = False
 
     # of a framework
@@ -79,7 +82,7 @@ class Probes:
     def collect(self, step: int) -> list[Reading]:
         """Return all that was probed since the last call, in execution order, as readings of `step`."""
         pending, self._pending = self._pending, []
-        self._calls.clear()
+        self.calls.clear()
         if not pending:
             return []
         try:
@@ -93,7 +96,7 @@ class Probes:
         name, kind = self._module_around(frame)
         site, recompute, microbatch = f"{name}.{label}" if name else label, self.is_recompute(), self._clock.microbatch
         key = (site, recompute, microbatch)
-        call = self._calls[key] = self._calls.get(key, -1) + 1
+        call = self.calls[key] = self.calls.get(key, -1) + 1
         for port, tensor in self.tensors(value):
             add = functools.partial(self._add, site=site, microbatch=microbatch, call=call, module=kind)
             add(tensor, port=port, phase="forward", recompute=recompute)

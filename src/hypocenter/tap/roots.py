@@ -181,6 +181,10 @@ class RootTap:
         """The outermost module that is being called."""
         return self._current
 
+    def reads_parameters(self) -> bool:
+        """Return whether the program's own code has read a parameter in a step, or may have: not all was noted."""
+        return self.user_code.has_read_parameters or self.prelude.is_full
+
     def reset(self) -> None:
         """Forget a call that an interrupt cut short: no outermost call is under way now for certain."""
         self.user_code.suspend()

@@ -26,7 +26,7 @@ from hypocenter.tap.state import Ambient, RngState
 from hypocenter.tap.tree import replace_tensors, tensors
 from hypocenter.tap.weakly import Ref
 
-_PLAIN = frozenset({int, float, bool, str, type(None), slice, type(Ellipsis)})
+_PLAIN = frozenset({int, float, bool, str, type(None), slice, type(Ellipsis), torch.dtype, torch.device, torch.Size})
 MAX_UNSPENT = 64  # events that outlive an update; who keeps more graphs than that would have us keep their batches
 MAX_NUMBERS = 64  # results of one element that are looked at between two backwards: a loss is among them
 MAX_MICROBATCHES = 1024  # that no update has come after: the oldest are forgotten
@@ -82,7 +82,7 @@ class Event:
     args: Any = ()
     kwargs: Any = field(default_factory=dict)
     ambient: Ambient
-    numerics: Numerics = field(default_factory=capture_numerics)
+    numerics: Numerics | None = field(default_factory=capture_numerics)  # None: it is the same under all
     rng: RngState | None = None
     training: bool | None = None  # of an outermost module
     buffers: Sequence[tuple[torch.nn.Module, str, torch.Tensor]] = ()  # those that it changes, before the call
@@ -273,11 +273,12 @@ class Tape:
                 is_cut = True
             alias = self._alias(tensor, is_operand=not is_of_module)
             seen = None if self.look is None else self.look(alias)
-            event.externals.append(External(alias, version_of(tensor), seen))
+            version = -1 if tensor.is_inference() else tensor._version  # `version_of`, for each operation of loss code
+            event.externals.append(External(alias, version, seen))
             return alias
 
         event.args = _kept(args, keep)
-        event.kwargs = replace_tensors(kwargs, keep) if kwargs else {}
+        event.kwargs = _kept_by_name(kwargs, keep) if kwargs else {}
         if event.lent:
             event.lent = [each if is_trainable_leaf(each.tensor) else each.of(keep) for each in event.lent]
         event.needs = tuple(needs)
@@ -368,7 +369,9 @@ class Tape:
         known = self._aliases.get(id(tensor))
         if known is not None:  # one tensor has one stand-in: a gradient may be taken with respect to it
             return known[1]
-        is_leaf = isinstance(tensor, torch.nn.Parameter) or (is_operand and is_trainable_leaf(tensor))
+        is_leaf = (type(tensor) is not torch.Tensor and isinstance(tensor, torch.nn.Parameter)) or (
+            is_operand and is_trainable_leaf(tensor)
+        )  # what asks for the class of parameters is a call of Python
         if is_leaf or id(tensor) in self.leaves:
             self.leaves.setdefault(id(tensor), tensor)
             return tensor
@@ -701,6 +704,17 @@ def _kept(args: Any, keep: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     for each in args:
         kept.append(each if type(each) in _PLAIN else keep(each))  # noqa: PERF401 (a comprehension is a call)
     return tuple(kept)
+
+
+def _kept_by_name(kwargs: dict[str, Any], keep: Callable[[torch.Tensor], torch.Tensor]) -> dict[str, Any]:
+    """Do the same with arguments that have a name."""
+    for each in kwargs.values():
+        if type(each) not in _PLAIN and not isinstance(each, torch.Tensor):
+            return replace_tensors(kwargs, keep)
+    kept: dict[str, Any] = {}
+    for name, each in kwargs.items():
+        kept[name] = each if type(each) in _PLAIN else keep(each)
+    return kept
 
 
 def versions_of(tensors: Sequence[torch.Tensor]) -> list[int]:

@@ -25,6 +25,7 @@ from hypocenter.tap.read_again import Rebound, like_decorated, read, read_first
 from hypocenter.tap.scaled import PlainUpdate, ScaledUpdate, Unscaling
 
 _functorch_level: Callable[[], object] = torch._C._functorch.peek_interpreter_stack  # type: ignore[attr-defined]
+_graph_task: Callable[[], int] = torch._C._current_graph_task_id  # of the backward that this thread runs in; -1: none
 
 
 class UpdateListener(Protocol):
@@ -120,7 +121,7 @@ class UpdateTap:
     @property
     def _is_nested(self) -> bool:
         """Whether this is inside a backward (reentrant checkpointing), or in what is our own."""
-        return self._listener.paused or bool(self._depth) or _is_in_backward()
+        return self._listener.paused or self._depth > 0 or _graph_task() != -1
 
     def _engine(
         self, tensors: Any, grad_tensors: Any, keep_graph: bool, create_graph: bool, inputs: Any, accumulate_grad: bool
@@ -160,7 +161,7 @@ class UpdateTap:
         return Rebound(end, again, wanted_again, None if grad_outputs is None else seeds_again)
 
     def _clip(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Rebound | None:
-        if self._listener.paused or _is_in_backward():
+        if self._listener.paused or _graph_task() != -1:
             return None
         parameters, rebound = read_first(args, kwargs)
         if rebound is not None:
@@ -268,7 +269,7 @@ class UpdateTap:
                     parameter.grad = None
         if self._listener.paused:
             return None
-        if _is_in_backward():  # from a hook on a gradient: the backward as a whole is the update
+        if _graph_task() != -1:  # from a hook on a gradient: the backward as a whole is the update
             self._listener.in_backward(optimizer)
             return None
         if self._inside is optimizer and _n_under_way(optimizer) > 1:
@@ -323,7 +324,7 @@ class UpdateTap:
         return functools.update_wrapper(watched, closure)
 
     def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        if torch.compiler.is_compiling() or self._listener.paused or _is_in_backward():
+        if torch.compiler.is_compiling() or self._listener.paused or _graph_task() != -1:
             return
         if self._n_again and self._inside is optimizer:
             self._n_again -= 1
@@ -361,10 +362,6 @@ def _parameters_of(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
 def _leaf_at(wanted: Any) -> Any:
     """Return the tensor whose gradient is asked for, also where it is named by its place in the graph."""
     return getattr(wanted.node, "variable", wanted) if isinstance(wanted, GradientEdge) else wanted
-
-
-def _is_in_backward() -> bool:
-    return torch._C._current_graph_task_id() != -1
 
 
 def _are_tensors(*given: Any) -> bool:

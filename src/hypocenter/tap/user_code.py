@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from hypocenter.capturing import ABLE, is_capturing
 from hypocenter.tap.as_the_caller import standing_for, take_out
+from hypocenter.tap.numerics import capture_numerics
 from hypocenter.tap.python_operators import PythonOperators
 from hypocenter.tap.self_averages import SelfAverages
 from hypocenter.tap.source import user_frame
@@ -76,6 +77,16 @@ _TELLING = frozenset({  # what a tensor is: nothing is computed, and no number i
     )),
 })  # fmt: skip
 _OF_TELLING = frozenset(map(type, _TELLING))
+_GET_GRADIENT: Any = _gradient.__get__
+_SETTLED = frozenset({  # no setting chooses how they are computed
+    "add", "sub", "mul", "div", "neg", "abs", "square", "sqrt", "exp", "log", "pow", "mean", "sum", "where", "clamp",
+    "eq", "ne", "lt", "le", "gt", "ge", "any", "all", "max", "min", "maximum", "minimum", "argmax", "isfinite", "isnan",
+    "to", "float", "double", "half", "bfloat16", "long", "int", "bool", "cpu", "type", "type_as", "detach", "clone",
+    "view", "reshape", "flatten", "squeeze", "unsqueeze", "transpose", "permute", "contiguous", "expand", "unbind",
+    "stack", "cat", "add_", "sub_", "mul_", "div_", "zeros", "ones", "zeros_like", "ones_like", "tensor", "item",
+    *(f"__{prefix}{name}__" for prefix in ("", "r", "i") for name in ("add", "sub", "mul", "truediv", "pow")),
+    *(f"__{name}__" for name in ("eq", "ne", "lt", "le", "gt", "ge", "neg", "and", "or", "invert", "getitem")),
+})  # fmt: skip
 _TORCH = str(Path(torch.__file__).parent)  # torch's own methods that are written in Python are what they seem
 
 
@@ -109,6 +120,7 @@ class UserCode(TorchFunctionMode):
         self.follows_module = False  # in this micro-batch a module was called: this is loss code
         self.has_met_module = False  # ever
         self.has_trained = False  # something has gone back
+        self.has_read_parameters = False  # after that
         self.has_met_func = False  # a transform of torch.func, in which nothing has a value that could be noted
         self.on_begin: Callable[[], None] = lambda: None  # told of each operation on trainable tensors outside modules
         self._fail = fail
@@ -124,15 +136,18 @@ class UserCode(TorchFunctionMode):
             return func(*args, **kwargs)
         if type(func) in _OF_TELLING and func in _TELLING:  # for each parameter, in loops that libraries write
             return func(*args, **kwargs)
+        if func == _GET_GRADIENT and args[0].is_leaf:
+            return func(*args)  # thousands in a row, in optimizers and clipping that people write
         caller = sys._getframe(1)
         if type(func) not in _OF_TORCH:
             func = called(func)
-        if getattr(func, "__self__", None) is _gradient and args[0].is_leaf:
-            return func(*args)  # thousands in a row, in optimizers and clipping that people write
         if not self.is_active:
             is_noted, before = False, None
         else:
             name = getattr(func, "__name__", "")
+            if args and self.has_trained and not self.has_read_parameters:
+                first = args[0][0] if type(args[0]) in (list, tuple) and args[0] else args[0]
+                self.has_read_parameters = type(first) is not torch.Tensor and isinstance(first, torch.nn.Parameter)
             if name in _READS and args:
                 self.tape.look_at(args[0])
             writes = name in _WRITERS or (name.endswith("_") and not name.endswith("__"))
@@ -211,6 +226,8 @@ class UserCode(TorchFunctionMode):
         is_of_graph = before.is_of_graph
         if torch.is_grad_enabled() and (is_of_graph or self.follows_module):  # `_tape_for`, of nearly all
             tape = self.tape
+        elif not is_of_graph and type(result) is torch.Tensor and not result.requires_grad:
+            tape = self.prelude
         else:
             tape = self._tape_for(is_of_graph, result)
         if is_of_graph and not getattr(result, "requires_grad", True) and _is_data_of_leaf(args, result):
@@ -225,7 +242,7 @@ class UserCode(TorchFunctionMode):
                 self.is_active = False  # until the next module: nothing else is waited for
             return
         if tape is self.prelude:
-            if before.is_random or not _holds_tensor(args):
+            if before.is_random or not ((args and type(args[0]) is torch.Tensor) or _holds_tensor(args)):
                 self._forget(args[:1] if before.written is not None else ())
                 return  # made of nothing that a replay could look at
         elif not self.follows_module:
@@ -233,9 +250,11 @@ class UserCode(TorchFunctionMode):
         if "out" in kwargs:
             kwargs = {key: value for key, value in kwargs.items() if key != "out"}
         frame = user_frame(caller)
+        is_settled = type(func) in _OF_TORCH and func.__name__ in _SETTLED
         event = Event(
             function=func,
             ambient=capture_ambient(),
+            numerics=None if is_settled else capture_numerics(),
             rng=before.rng,
             code=frame.f_code if frame else None,
             line=frame.f_lineno if frame else 0,
@@ -317,16 +336,14 @@ class UserCode(TorchFunctionMode):
 
     def pass_by(self, *_: object) -> Callable[[Any], None] | None:
         """Note nothing of a function that touches every parameter and computes nothing; heard by `own_frame.hear`."""
-        if not self.is_active or self._n_inside:
+        if not self.is_active or self._n_inside or _len_torch_function_stack() != 1:
             return None
-        parameters = set(self._parameters)
-        self.suspend()
+        _pop_torch_function_stack()  # it is ours, as it notes; operators written in Python find none there, and run
+        return self._end_of_passing
 
-        def end(_: object) -> None:
-            self.resume()
-            self._parameters |= parameters
-
-        return end
+    def _end_of_passing(self, _: object) -> None:
+        if self.is_active and not _len_torch_function_stack():
+            _push_on_torch_function_stack(self)
 
     def suspend(self) -> None:
         """Take the mode off the stack. Inside one of its own calls it is not there: then it only stops noting."""
@@ -384,9 +401,10 @@ def _generators(args: Any, kwargs: Any) -> list[torch.Generator]:
 def _holds_tensor(value: Any) -> bool:
     if isinstance(value, torch.Tensor):
         return True
-    return isinstance(value, (tuple, list)) and any(
-        isinstance(item, torch.Tensor) or (isinstance(item, (tuple, list)) and _holds_tensor(item)) for item in value
-    )
+    for item in value if isinstance(value, (tuple, list)) else ():  # loops: a generator is a call for each item
+        if isinstance(item, torch.Tensor) or (isinstance(item, (tuple, list)) and _holds_tensor(item)):
+            return True
+    return False
 
 
 def _requires_grad(values: Any) -> bool:
@@ -400,8 +418,10 @@ def _requires_grad(values: Any) -> bool:
 
 
 def _is_computed(result: Any) -> bool:
-    found = result if isinstance(result, (tuple, list)) else (result,)
-    return any(isinstance(each, torch.Tensor) and each.requires_grad and not each.is_leaf for each in found)
+    for each in result if isinstance(result, (tuple, list)) else (result,):
+        if isinstance(each, torch.Tensor) and each.requires_grad and not each.is_leaf:
+            return True
+    return False
 
 
 def _is_data_of_leaf(args: Any, result: Any) -> bool:

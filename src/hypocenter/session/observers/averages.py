@@ -32,7 +32,8 @@ REPORT_EVERY = 16  # updates of the copy between two rows
 FOLLOW_EVERY = 8  # updates of the copy between two looks at its values; what an average owes is taken as constant
 UNTOUCHED = 256  # looks after which a copy that nothing has written is left alone: a teacher, a reference
 KEPT_AT_MOST = 100_000  # modules that are remembered until the trained model is known
-LOOKED_FOR = (4, 16)  # updates after which lists and dicts of clones are looked for
+LOOKED_FOR = 4  # updates after which lists and dicts of clones are looked for, in all objects of the process
+AGAIN = 16  # updates after which once more, if the program has read its parameters since
 OWN_TWICE = 2  # updates before which a weight was averaged with itself
 TRIES = 8  # updates at which a copy is compared with what is trained: GANs have several optimizers
 
@@ -114,7 +115,7 @@ class Averages(Observer):
             copies = {name: (pair.source, Ref(pair.copy)) for name, pair in copy.pairs.items()}
             self._mixtures.start(copy.kind, copies)
         self._n_updates += 1
-        if self._n_updates in LOOKED_FOR:
+        if self._n_updates == LOOKED_FOR or (self._n_updates == AGAIN and self.context.reads_parameters()):
             for kind, pairs in shadows(self.context, update.parameters):
                 self._mixtures.start(kind, pairs)
         if not self._mixtures.is_empty:
@@ -249,7 +250,7 @@ class Copies:
         self._names = names
         self._made: list[_Made] = []
         self._given: set[int] = set()  # ids of modules that were noticed, while they live
-        self._n_roots = -1
+        self._n_roots = self._generation = -1
 
     def attach(self) -> Callable[[], None]:
         """Start noticing; returns the undo."""
@@ -280,11 +281,14 @@ class Copies:
         Args:
             trained: parameters that an optimizer updates.
         """
+        if self._generation == self._names.generation and not self._made:
+            return []
         watched = self._names.roots()
         if len(watched) != self._n_roots:
             self._n_roots = len(watched)
             for root in watched:
                 self._note(unwrap(root))
+        self._generation = self._names.generation
         if not self._made:
             return []
         roots = [unwrap(root) for root in watched]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from hypocenter.detect.update_rows import HYPER, HYPER_ROUNDED
@@ -20,8 +20,13 @@ class Hyperparameters(Observer[Observed]):
 
     def __init__(self, context: Observed) -> None:
         super().__init__(context)
-        self._n_updates: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        self._seen: weakref.WeakKeyDictionary[Any, tuple[int, int]] = weakref.WeakKeyDictionary()
+        """Updates of an optimizer that it was told of, and the step of the last look."""
         self._said: set[tuple[str, str, float]] = set()
+
+    def at_rest(self) -> Iterable[str]:
+        """It looks at steps at which all are told."""
+        return ("after_update",)
 
     def after_update(self, update: Update) -> None:
         """Look at the options after an update, as the optimizer has its state then."""
@@ -29,9 +34,10 @@ class Hyperparameters(Observer[Observed]):
         optimizer = framework.optimizer(update.optimizer)
         if optimizer is None or update.skipped:
             return
-        count = self._n_updates.get(optimizer, 0)
-        self._n_updates[optimizer] = count + 1
-        if count >= 2 and count % EVERY:
+        n, looked = self._seen.get(optimizer, (0, update.step))
+        is_due = n < 2 or update.step - looked >= EVERY
+        self._seen[optimizer] = n + 1, update.step if is_due else looked
+        if not is_due:
             return
         kind = getattr(optimizer, "kind", type(optimizer).__name__)
         for index, group in enumerate(optimizer.param_groups):

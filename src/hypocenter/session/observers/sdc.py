@@ -115,7 +115,9 @@ class SdcCheck(Observer):
             return
         self._done_step = update.step
         is_due, confirm, self._confirm = self._due(update.step), self._confirm, False
-        why = self._suspicion(update, was_far_out=was_far_out) or self._local_suspicion(update)
+        why = self._suspicion(update, was_far_out=was_far_out)
+        if not why and update.rows:
+            why = self._local_suspicion(update)
         if not is_due and not why and not confirm:
             return
         self._confirm = bool(why)
@@ -188,7 +190,7 @@ class SdcCheck(Observer):
             why = f"the gradients were {norm / max(self._norms):.3g} times as large as in the steps before"
         if math.isfinite(norm) and not why:
             self._norms.append(norm)
-        return why if self._may_look(update) else ""
+        return why if why and self._may_look(update) else ""
 
     def _may_look(self, update: Update) -> bool:
         is_scaling = update.scaled is not None and update.check.loss_finite  # it finds its scale by overflowing
@@ -196,11 +198,11 @@ class SdcCheck(Observer):
 
     def _local_suspicion(self, update: Update) -> str:
         """Say what is suspicious about a local gradient before any reduction: not finite, or far above the last."""
-        found = next((r for r in update.rows if r.port == LOCAL and (r.call == RECENT or r.summary.n_nonfinite)), None)
-        if found is None or not self._may_look(update):
-            return ""
-        what = "not finite" if found.summary.n_nonfinite else "far above those of the steps before"
-        return f"the local gradient of {found.site} was {what}"
+        for row in update.rows:  # a generator is a call for each, and this runs at each step
+            if row.port == LOCAL and (row.call == RECENT or row.summary.n_nonfinite) and self._may_look(update):
+                what = "not finite" if row.summary.n_nonfinite else "far above those of the steps before"
+                return f"the local gradient of {row.site} was {what}"
+        return ""
 
     def _local(self, update: Update) -> Bits | None:
         """Return norms of local gradients before the reduction, if another observer has written them down.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -102,6 +102,11 @@ class TokenWeights(Observer):
         if self._hook is not None:
             self._hook.remove()
         self._hook = None
+
+    def at_rest(self) -> Iterable[str]:
+        """With one micro-batch, on one rank, there is nothing to compare."""
+        is_busy = self._is_several or self._hook is not None or self._labels or self.context.rank()[1] > 1
+        return () if is_busy else ("before_backward", "after_backward", "before_update", "after_update")
 
     def before_backward(self, roots: Sequence[Tensor]) -> None:
         """Look for the cross-entropy of this micro-batch in the graph of its loss."""
