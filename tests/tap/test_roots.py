@@ -178,3 +178,33 @@ def test_zeroing_gradients_is_no_operation_and_what_surrounds_it_is(monkeypatch)
 
     assert seen == ["add_"]
     assert tap.prelude.events == []  # it is known as an update by hand: what came before was no preparation of a batch
+
+
+def test_whether_the_program_reads_parameters_is_noted_once_it_trains():
+    tap = RootTap(Tape(1 << 20), on_root=lambda _: None, on_begin=lambda _: None, fail=print)
+    undo, model = tap.attach(), nn.Linear(2, 2)
+    model.weight.detach().clone()  # what is made before it trains is found where it lies
+    tap.user_code.has_trained = True
+    plain = model(torch.ones(1, 2)).square().mean()
+    model.zero_grad()
+    sum(p.numel() for p in model.parameters() if p.grad is None)
+    before = tap.reads_parameters()
+
+    average = {name: p.detach().clone() for name, p in model.named_parameters()}
+
+    after = tap.reads_parameters()
+    undo()
+    assert (before, after, len(average), plain.dim()) == (False, True, 2, 0)
+
+
+@pytest.mark.parametrize("function", [torch.matmul, torch.Tensor.cumsum], ids=["a product", "a sum in turn"])
+def test_only_what_settings_do_not_touch_is_noted_without_them(function):
+    tape = Tape(1 << 20)
+    tap = RootTap(tape, on_root=lambda _: None, on_begin=lambda _: None, fail=print)
+    undo, model = tap.attach(), nn.Linear(2, 2)
+    output = model(torch.ones(2, 2)) * 2.0
+
+    function(output, output if function is torch.matmul else 0).sum()
+
+    undo()
+    assert [event.numerics is None for event in tape.events] == [False, True, False, True]

@@ -336,10 +336,19 @@ class UserCode(TorchFunctionMode):
 
     def pass_by(self, *_: object) -> Callable[[Any], None] | None:
         """Note nothing of a function that touches every parameter and computes nothing; heard by `own_frame.hear`."""
-        if not self.is_active or self._n_inside or _len_torch_function_stack() != 1:
+        if not self.is_active or self._n_inside:
             return None
-        _pop_torch_function_stack()  # it is ours, as it notes; operators written in Python find none there, and run
-        return self._end_of_passing
+        if _len_torch_function_stack() == 1:
+            _pop_torch_function_stack()  # it is ours, as it notes; operators written in Python find none there, and run
+            return self._end_of_passing
+        parameters = set(self._parameters)
+        self.suspend()
+
+        def end(_: object) -> None:
+            self.resume()
+            self._parameters |= parameters
+
+        return end
 
     def _end_of_passing(self, _: object) -> None:
         if self.is_active and not _len_torch_function_stack():

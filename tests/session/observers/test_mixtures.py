@@ -113,6 +113,20 @@ def test_what_is_no_average_is_told_once(
     assert (said in finding.title, finding.severity) == (True, severity)
 
 
+def begun_late(average: dict[str, Tensor], model: nn.Module, step: int) -> None:
+    if step == 8:
+        average.update(by_name(model))
+    elif average:
+        follow_dict(away)(average, model, step)
+
+
+@pytest.mark.slow
+def test_a_dict_that_is_made_while_it_trains_is_found_later(tmp_path: Path) -> None:
+    [finding] = told(lambda _: {}, begun_late, tmp_path, n_steps=24)
+
+    assert "moves away from the weights" in finding.title
+
+
 def untouched(average: nn.Module, model: nn.Module, step: int) -> None:
     average(torch.ones(1, 8))
 
