@@ -39,6 +39,7 @@ PRELUDE_EVENTS = 256  # beyond it nothing more is noted before a step: a program
 _outside: Callable[[], str] = getattr(torch._C, "_get_privateuse1_backend_name", str)
 _tracing_state: Callable[[], object] = torch._C._get_tracing_state
 _functorch_level: Callable[[], object] = torch._C._functorch.peek_interpreter_stack  # type: ignore[attr-defined]
+_n_dispatch_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 _mode_of: Callable[[Any], object] = torch._C._get_dispatch_mode
 _PROXY: Any = torch._C._TorchDispatchModeKey.PROXY  # type: ignore[attr-defined]
 _FAKE: Any = torch._C._TorchDispatchModeKey.FAKE  # type: ignore[attr-defined]
@@ -383,7 +384,9 @@ def is_graph_taken() -> bool:
 
     Also by a device that captures a graph, and under a FakeTensorMode of the program's own: no tensor has numbers.
     """
-    is_traced = _tracing_state() is not None or _mode_of(_PROXY) is not None or _mode_of(_FAKE) is not None
+    is_traced = _tracing_state() is not None or (
+        _n_dispatch_modes() > 0 and (_mode_of(_PROXY) is not None or _mode_of(_FAKE) is not None)
+    )
     return is_traced or (ABLE.get(_outside()) != () and is_capturing())  # mostly no device can
 
 
