@@ -24,7 +24,7 @@ from hypocenter.summary.sketch import Placement
 from hypocenter.tap.clock import Clock
 from hypocenter.tap.compiled import CompiledTap
 from hypocenter.tap.live import LiveMode
-from hypocenter.tap.modules import ModuleTap
+from hypocenter.tap.modules import ORDER, ModuleTap
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.operator_calls import OperatorCalls
@@ -221,7 +221,7 @@ class Levels:
                 self._names, optimizers, UntracedReducer(self._config), step, clock=self._clock, config=self._config,
                 spread=self._of_parameters,
             )  # fmt: skip
-        return sorted(rows, key=lambda reading: reading.order)
+        return sorted(rows, key=ORDER)
 
 
 # `tensors/step-000012/update-0.safetensors` holds of the first optimizer that steps, for each parameter: `value|NAME`,

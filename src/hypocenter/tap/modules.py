@@ -8,6 +8,7 @@ in-place code. A gradient reading is of the whole gradient of that value, from a
 from __future__ import annotations
 
 import functools
+import operator
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
@@ -35,6 +36,8 @@ from hypocenter.tap.weakly import Ref
 
 MAX_PORTS = 32  # tensors of one argument or output that are read; a KV cache has hundreds, none made by this module
 MAX_PENDING = 200_000  # readings of one step; python metadata of about 100 MB
+
+ORDER = operator.attrgetter("order")  # of readings
 
 _NOTHING = (type(None), bool, int, float, str)  # most keyword arguments: no tensor inside, no need to walk
 
@@ -140,7 +143,7 @@ class ModuleTap:
             self._fail(error)
             return []
         readings = [_reading(step, p, summaries[p.ticket]) for p in pending if p.ticket is not None]
-        readings.sort(key=lambda reading: reading.order)
+        readings.sort(key=ORDER)
         self._recent.append(readings)
         return readings
 
@@ -213,7 +216,7 @@ class ModuleTap:
 
     def _read(self, site: Site, port: str, tensor: Tensor, call: int, recompute: bool, wants_hooks: bool) -> None:
         clock = self._clock
-        microbatch = clock.forward_microbatch
+        microbatch = clock.microbatch if clock.chunk is None else clock.forward_microbatch
         seen = self._known(tensor)
         if seen is None:
             spread = self.spread
@@ -239,12 +242,14 @@ class ModuleTap:
         The object is compared, not its address: freed memory is used again within the step, in backward all the time.
         """
         seen = self._seen.get(id(tensor))
-        is_it = seen is not None and seen.version == _version(tensor) and seen.ref() is tensor
-        return seen if is_it else None
+        if seen is None or seen.ref() is not tensor:
+            return None
+        return seen if seen.version == (-1 if tensor.is_inference() else tensor._version) else None
 
     def _summarise(self, tensor: Tensor, where: Where | None) -> _Seen:
         ticket = self._ticket(tensor, where)
-        seen = self._seen[id(tensor)] = _Seen(self, tensor, _version(tensor), ticket, where)
+        version = -1 if tensor.is_inference() else tensor._version
+        seen = self._seen[id(tensor)] = _Seen(self, tensor, version, ticket, where)
         return seen
 
     def _where(self, spread: SpreadOfActivations, site: Site, port: str, tensor: Tensor) -> Where | None:
@@ -327,10 +332,6 @@ def _reading(step: int, p: _Pending, summary: Summary) -> Reading:
         recompute=p.recompute,
         placement=p.placement,
     )
-
-
-def _version(tensor: Tensor) -> int:
-    return -1 if tensor.is_inference() else tensor._version
 
 
 class _ModuleSites(Sites):
