@@ -206,7 +206,7 @@ class Levels:
         """Return all rows of the step so far, in execution order."""
         if self._ops is not None:
             self._keep_calls()
-        rows = self._probes.collect(step) if self._probes.calls else []
+        rows = self._probes.collect(step) if self._probes.calls or self._probes.pending else []
         if self._modules is None and not rows:  # at sentinel
             return rows
         for tap in (self._modules, self._compiled, self._ops):

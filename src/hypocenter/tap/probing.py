@@ -21,13 +21,14 @@ class Probes:
 
     Attributes:
         calls: how often each was probed since the last `collect`.
+        pending: what has been probed since then, and is not collected yet.
     """
 
     active: ClassVar[Probes | None] = None
 
     def __init__(self, reducer: Any, clock: Clock, warn: Callable[[str], None]) -> None:
         self._reducer, self._clock, self._warn = reducer, clock, warn
-        self._pending: list[tuple[Reading, Any]] = []  # with the ticket of its summary
+        self.pending: list[tuple[Reading, Any]] = []  # with the ticket of its summary
         self.calls: dict[tuple[str, bool, int], int] = {}
         self._has_failed = False
 
@@ -81,7 +82,7 @@ class Probes:
 
     def collect(self, step: int) -> list[Reading]:
         """Return all that was probed since the last call, in execution order, as readings of `step`."""
-        pending, self._pending = self._pending, []
+        pending, self.pending = self.pending, []
         self.calls.clear()
         if not pending:
             return []
@@ -116,7 +117,7 @@ class Probes:
         ticket = self.ticket(tensor)
         if ticket is not None:
             dtype, shape, order = self.dtype_of(tensor), tuple(tensor.shape), self._clock.next_order()
-            self._pending.append((Reading(step=-1, order=order, dtype=dtype, shape=shape, **place), ticket))
+            self.pending.append((Reading(step=-1, order=order, dtype=dtype, shape=shape, **place), ticket))
 
     def _module_around(self, frame: FrameType | None) -> tuple[str, str]:
         """Return (name, class) of the innermost named module whose method called the probe; ("", "") outside of all."""

@@ -78,7 +78,6 @@ _TELLING = frozenset({  # what a tensor is: nothing is computed, and no number i
     )),
 })  # fmt: skip
 _OF_TELLING = frozenset(map(type, _TELLING))
-_GET_GRADIENT: Any = _gradient.__get__
 _SETTLED = frozenset({  # no setting chooses how they are computed
     "add", "sub", "mul", "div", "neg", "abs", "square", "sqrt", "exp", "log", "pow", "mean", "sum", "where", "clamp",
     "eq", "ne", "lt", "le", "gt", "ge", "any", "all", "max", "min", "maximum", "minimum", "argmax", "isfinite", "isnan",
@@ -137,7 +136,7 @@ class UserCode(TorchFunctionMode):
             return func(*args, **kwargs)
         if type(func) in _OF_TELLING and func in _TELLING:  # for each parameter, in loops that libraries write
             return func(*args, **kwargs)
-        if func == _GET_GRADIENT and args[0].is_leaf:
+        if getattr(func, "__self__", None) is _gradient and args[0].is_leaf:
             return func(*args)  # thousands in a row, in optimizers and clipping that people write
         caller = sys._getframe(1)
         if type(func) not in _OF_TORCH:
