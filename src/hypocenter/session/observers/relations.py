@@ -1,7 +1,8 @@
 """`run --relations`: what must not matter is changed in replays of a healthy micro-batch, and looked at.
 
-By default after the first update, and then at the steps of `doubling` while there is time; after the first update of an
-optimizer that comes later too (a student's, after its teacher was trained). One rank looks; the others run the same code.
+By default after the first update, and then at the steps of `doubling` while there is time; also after the first update
+of an optimizer that comes later (a student's, after its teacher was trained). One rank looks; the others run the same
+code.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class Relations(Observer):
             self._spent_s += self._before - now
 
     def _n_updates(self, optimizer: Any) -> int:
-        """Return the number of this update of one of the first optimizers, 1 or 2; 0: a later one, or of a later one."""
+        """Return 1 or 2 for the first or second update of one of the first optimizers; else 0."""
         held, n = self._optimizers.get(id(optimizer), (None, 0))
         if held is None or held() is not optimizer:
             held, n = Ref(optimizer), 0
