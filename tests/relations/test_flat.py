@@ -131,3 +131,52 @@ def test_a_checkpoint_in_what_is_computed_without_gradients_on_purpose():
             return self.head(x) + wanted
 
     check_relations(Taught(), X, loss=functional.cross_entropy, labels=LABELS)
+
+
+class Again(torch.autograd.Function):
+    """A checkpoint by hand, as people write it."""
+
+    @staticmethod
+    def forward(ctx, block, x, *parameters):
+        ctx.block, ctx.parameters = block, parameters
+        ctx.save_for_backward(x)
+        with torch.no_grad():
+            return block(x)
+
+    @staticmethod
+    def backward(ctx, grad):
+        with torch.enable_grad():
+            x = ctx.saved_tensors[0].detach().requires_grad_()
+            out = ctx.block(x)
+        return None, *torch.autograd.grad(out, (x, *ctx.parameters), grad)
+
+
+class ByHand(nn.Module):
+    """A frozen block is read as well; `names`: of the parameters that the function is given."""
+
+    def __init__(self, *names, frozen=False):
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.block, self.last = nn.Linear(8, 8), nn.Linear(8, 8).requires_grad_(not frozen), nn.Linear(8, 3)
+        self.names = names
+
+    def forward(self, x):
+        given = [p for name, p in self.block.named_parameters() if name in self.names]
+        return self.last(Again.apply(self.block, self.first(x), *given))
+
+
+@pytest.mark.parametrize(
+    ("names", "who", "them"), [((), "block.weight and 1 more", "them"), (("weight",), "block.bias", "it")]
+)
+def test_a_function_of_ones_own_that_reads_what_it_is_not_given_is_named(names, who, them):
+    with pytest.raises(RelationBroken) as why:
+        check_relations(ByHand(*names), X, loss=functional.cross_entropy, labels=LABELS)
+
+    (found,) = [each for each in why.value.looked.losses if each.code == "HC258"]
+    assert found.wrong.title == f"no gradient reaches {who}: Again reads {them}, and is not given {them}"
+    assert found.source.line == ByHand.forward.__code__.co_firstlineno + 2
+
+
+@pytest.mark.parametrize("model", [ByHand("weight", "bias"), ByHand(frozen=True)])
+def test_one_that_is_given_it_and_one_that_reads_what_is_frozen_are_not(model):
+    check_relations(model, X, loss=functional.cross_entropy, labels=LABELS)

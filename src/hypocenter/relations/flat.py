@@ -14,6 +14,7 @@ import sys
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any
 
 import torch
@@ -49,19 +50,25 @@ class Break:
         operation: name of the function of torch.
         module: the innermost one whose code has called it; None outside of any.
         source: the line.
+        is_own: it is an autograd function of the program's own, that reads a parameter which it is not given.
     """
 
     operation: str
     module: nn.Module | None
     source: Source | None
+    is_own: bool = False
 
 
 class _Checkpoints(TorchFunctionMode):
-    """Knows reentrant checkpoints, begun where gradients are wanted, whose backward will never be called."""
+    """Knows reentrant checkpoints, begun where gradients are wanted, whose backward will never be called.
+
+    And the program's own autograd functions, whose forward autograd runs without a graph.
+    """
 
     def __init__(self) -> None:
         super().__init__()
         self._is_cut, self._stop = False, lambda: None
+        self._own: dict[CodeType, tuple[str, frozenset[int]]] = {}  # by forward: the function, ids of what it is given
 
     def __enter__(self) -> Any:
         with contextlib.suppress(CannotListen, KeyError, AttributeError):
@@ -77,14 +84,22 @@ class _Checkpoints(TorchFunctionMode):
     def _begin(self, function: Any, args: tuple[Any, ...], _: dict[str, Any]) -> None:
         if function is CheckpointFunction:
             self._is_cut = torch.is_grad_enabled() and not any(t.requires_grad for _, t in tensors(args))
+        elif not function.__module__.startswith("torch.") and torch.is_grad_enabled():
+            code = getattr(function.forward, "__code__", None)
+            if code is not None:
+                self._own[code] = function.__qualname__, frozenset(map(id, args))
 
     def cut_around(self, frame: Any) -> Any | None:
-        """Return the frame of such a checkpoint around this one; None: there is none."""
-        while self._is_cut and frame is not None:
-            if frame.f_code is _CHECKPOINT:
+        """Return the frame of such a checkpoint, or of forward of such a function, around this one; None: of none."""
+        while (self._is_cut or self._own) and frame is not None:
+            if (self._is_cut and frame.f_code is _CHECKPOINT) or frame.f_code in self._own:
                 return frame
             frame = frame.f_back
         return None
+
+    def own(self, frame: Any) -> tuple[str, frozenset[int]] | None:
+        """Return the name of the program's own function whose forward this frame is, and ids of what it is given."""
+        return self._own.get(frame.f_code)
 
 
 class _Ends(_Checkpoints):
@@ -98,6 +113,7 @@ class _Ends(_Checkpoints):
     def __init__(self, subject: Subject, parameters: Sequence[Tensor]) -> None:
         super().__init__()
         self._subject, self._is_over = subject, False
+        self._all = parameters
         self._parameters = {id(p): frozenset((number,)) for number, p in enumerate(parameters)}
         self._known: dict[int, tuple[Tensor, frozenset[int]]] = {}  # results, which are held
         self.breaks: defaultdict[int, list[Break]] = defaultdict(list)
@@ -120,9 +136,11 @@ class _Ends(_Checkpoints):
             return result
         name = getattr(func, "__name__", "")
         if not torch.is_grad_enabled() and (checkpoint := self.cut_around(sys._getframe(1))) is not None:
-            module, source = called_at(self._subject, checkpoint)
-            for number in given:
-                self.breaks[number].append(Break(operation=REENTRANT, module=module, source=source))
+            module, source = called_at(self._subject, checkpoint.f_back)
+            operation, args_given = self.own(checkpoint) or (REENTRANT, frozenset())
+            place = Break(operation=operation, module=module, source=source, is_own=operation != REENTRANT)
+            for number in given - {n for n in given if id(self._all[n]) in args_given}:
+                self.breaks[number].append(place)
             return result
         made = [t for _, t in tensors(args[:1] if result is None else result)]
         if not made and name not in _TO_PYTHON:
@@ -240,6 +258,16 @@ def _wrong(place: Break, names: Sequence[str]) -> Wrong:
             "with other values shows, but a reentrant checkpoint goes back only where an input of it needs a gradient",
             remedy="use_reentrant=False, or requires_grad_() on what the checkpoint is given (in transformers "
             "enable_input_require_grads())",
+        )
+    if place.is_own:
+        them = "them" if len(names) > 1 else "it"
+        return Wrong(
+            title=f"no gradient reaches {who}: {place.operation} reads {them}, and is not given {them}",
+            why=f"{who} {verb} to be trained, and the gradient is 0 or missing; the loss depends on it, as a replay "
+            f"with other values shows, but forward of {place.operation} runs without a graph, and its backward returns "
+            "gradients of what it is given alone",
+            remedy=f"give the parameters to {place.operation}.apply one by one and return their gradients, or use "
+            "torch.utils.checkpoint",
         )
     return Wrong(
         title=f"no gradient reaches {who}: {place.operation} has none",

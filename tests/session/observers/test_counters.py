@@ -1,4 +1,4 @@
-"""An Adam that counts a step for each parameter is told; one that counts right, or corrects otherwise, is not."""
+"""An Adam that counts a step for each parameter, or mixes its betas up, is told; one that counts right is not."""
 
 from __future__ import annotations
 
@@ -23,9 +23,16 @@ Count = Callable[[int, int, int], int]
 class MyAdam(Optimizer):
     """As people write it; `size`: what else the update of a parameter is multiplied with."""
 
-    def __init__(self, parameters: Any, count: Count, *, size: Callable[[torch.Tensor], Any] = lambda _: 1.0) -> None:
+    def __init__(
+        self,
+        parameters: Any,
+        count: Count,
+        *,
+        size: Callable[[torch.Tensor], Any] = lambda _: 1.0,
+        square: float = 1e-3,
+    ) -> None:
         super().__init__(parameters, {"lr": 1e-2})
-        self.count, self.size, self.n = count, size, 0
+        self.count, self.size, self.square, self.n = count, size, square, 0
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -35,7 +42,7 @@ class MyAdam(Optimizer):
             if not state:
                 state["m"], state["v"] = torch.zeros_like(p), torch.zeros_like(p)
             state["m"].lerp_(p.grad, 0.1)
-            state["v"].lerp_(p.grad.square(), 0.001)
+            state["v"].mul_(0.999).add_(p.grad.square(), alpha=self.square)
             t = self.count(self.n, place, len(held))
             mean, square = state["m"] / (1 - 0.9**t), state["v"] / (1 - 0.999**t)
             p.mul_(1 - 1e-4).sub_(1e-2 * mean / (square.sqrt() + 1e-8) * self.size(p))
@@ -89,3 +96,18 @@ def test_a_step_is_counted_once(make: Callable[[Any], Optimizer], n: int, tmp_pa
 
     told = [(f.severity, f.step, f.title) for f in findings(tmp_path) if f.code == "HC235"]
     assert told == [("warning", 0, "MyAdam counts a step for each of 6 parameters")] * n
+
+
+@pytest.mark.parametrize(("square", "n"), [(0.1, 1), (0.01, 1), (0.001, 0), (1.0, 0)])
+def test_an_average_of_squares_keeps_as_much_as_it_takes_in(square: float, n: int, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = MyAdam(model.parameters(), of_all, square=square)
+    with contextlib.redirect_stderr(None), hypocenter.watch(out=str(tmp_path)):
+        for _ in range(6):
+            optimizer.zero_grad()
+            model(torch.randn(8, 6)).square().mean().backward()
+            optimizer.step()
+
+    told = [(f.severity, f.step, f.title) for f in findings(tmp_path) if f.code == "HC235"]
+    assert told == [("warning", 1, "the state 'v' of MyAdam is no average of squares")] * n

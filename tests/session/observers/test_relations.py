@@ -185,3 +185,29 @@ def test_a_parameter_that_never_gets_a_gradient_is_told_and_one_that_soon_does_i
     assert [each.code for each in found] == codes
     assert not any(each.step for each in found)  # it has had none since the first update
     assert all("gate.weight" in each.title for each in found)
+
+
+@pytest.mark.parametrize("is_wrong", [True, False])
+def test_a_student_is_looked_at_after_its_teacher_was_trained(tmp_path, is_wrong):
+    torch.manual_seed(0)
+    teacher, student = nn.Linear(6, 3), nn.Linear(6, 3)
+    kind = functional.softmax if is_wrong else functional.log_softmax
+
+    def of_teacher(x):
+        return functional.cross_entropy(teacher(x), x[:, :3].argmax(1))
+
+    def of_student(x):
+        with torch.no_grad():
+            said = teacher(x).softmax(1)
+        return functional.kl_div(kind(student(x), dim=1), said, reduction="batchmean")
+
+    with hypocenter.watch(out=str(tmp_path)):
+        for model, loss_of, n in ((teacher, of_teacher, 12), (student, of_student, 3)):
+            optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+            for _ in range(n):
+                optimizer.zero_grad()
+                loss_of(torch.randn(8, 6)).backward()
+                optimizer.step()
+
+    told = [(f.code, f.step) for f in diagnose(open_run(tmp_path)).findings if f.severity == "warning"]
+    assert told == [("HC251", 13)] * is_wrong

@@ -6,7 +6,8 @@ What it means
     a gradient. The parameter is never trained: a quantiser without a straight-through estimate, a router whose scores
     choose an expert and weigh nothing, a threshold that is learned in name only. Or it is used inside of a reentrant
     checkpoint that is given nothing that needs a gradient (frozen embeddings): such a checkpoint is never gone back
-    through.
+    through. Or an autograd function of the program's own reads it without being given it (a checkpoint by hand that is
+    given the block): its backward returns gradients of what it is given alone.
 
 How it is decided
     Where an optimizer holds parameters without a gradient, a healthy micro-batch is done again and their values are

@@ -21,7 +21,8 @@ How it is decided
 
     Where its first step shows two states to be means of gradients and of their squares, the correction of each
     parameter's bias is read off its change, at two steps: in an error it is that of step 1, 2, 3, ... for one after the
-    other.
+    other. Where two states are averages of gradients and of their squares, what they keep and what they take in is
+    read off two audited steps: for gradients both sum to 1, and then they must for squares.
 
     A state of the shape of its weight overlaps a gradient in memory, before two of the updates 1, 2, 4, ... 64, and is
     not called one ("grad").
@@ -40,7 +41,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import EACH_PARAMETER, NOT_BY_RULE, OVERLAPS
+from hypocenter.detect.law_rows import EACH_PARAMETER, NO_AVERAGE_OF, NOT_BY_RULE, OVERLAPS
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Reading, Remedy
 
@@ -59,7 +60,8 @@ def check(window: Window) -> Iterator[Finding]:
     yield from (_overlapping(window, row) for row in window.by_phase["optimizer"] if row.port == OVERLAPS)
     rows = [row for row in window.by_phase["optimizer"] if row.port == NOT_BY_RULE]
     yield from (_counting(window, row) for row in rows if row.module == EACH_PARAMETER)
-    off = [row for row in rows if row.module != EACH_PARAMETER]
+    yield from (_averaging(window, row) for row in rows if row.module == NO_AVERAGE_OF)
+    off = [row for row in rows if row.module not in (EACH_PARAMETER, NO_AVERAGE_OF)]
     if not off:
         return
     first = off[0]
@@ -112,6 +114,21 @@ def _counting(window: Window, row: Reading) -> Finding:
         ),
         then=("means of few gradients are taken for those of many: the first updates are too small or too large",),
         remedy=Remedy(action="count-once", text="count the step before the loop over parameters"),
+    )  # fmt: skip
+
+
+def _averaging(window: Window, row: Reading) -> Finding:
+    square, kept, taken, both, mean = row.names or ("", "", "", "", "")
+    return Finding(
+        code="HC235", kind="desync", severity="warning", step=window.step - row.call, rank=window.rank,
+        phase="optimizer", title=f"the state {square!r} of {row.op} is no average of squares", port=square,
+        cause="program-error", confidence="proven",
+        why=(
+            f"it becomes {kept} times what it was and {taken} times the square of the gradient: both sum to {both}",
+            f"{mean!r} is an average of the same gradients, with a sum of 1",
+        ),
+        then=("steps are too small or too large by the root of that, and more so from step to step",),
+        remedy=Remedy(action="mend-betas", text=f"take in 1 - {kept} of the square, one minus the beta that it keeps"),
     )  # fmt: skip
 
 

@@ -292,8 +292,11 @@ class ByRule(Observer[ContextT]):
 
     def _look_at_counter(self, optimizer: Any, cases: Sequence[_Case]) -> None:
         moved = {id(p): each for case in cases for p, each in zip(case.parameters, _moved(case), strict=True)}
-        if (row := self._counters.row(optimizer, self._step, moved)) is not None:
-            self.rows.append(replace(row, order=self.context.clock.next_order()))
+        found = (
+            self._counters.row(optimizer, self._step, moved),
+            self._counters.of_averages(optimizer, self._step, [*moved.values()]),
+        )
+        self.rows += [replace(row, order=self.context.clock.next_order()) for row in found if row is not None]
 
     def _keeps(self, parameter: Any, looks: Mapping[str, Look], place: int, optimizer: Any) -> bool:
         """Note whether it goes on by the rule of its first steps; where it does not, and did, write a row."""

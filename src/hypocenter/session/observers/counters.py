@@ -1,12 +1,13 @@
-"""An Adam of the program's own counts its steps once each, not once for each parameter. For HC235."""
+"""An Adam of the program's own counts its steps once each, and its averages keep as much as they take in. For HC235."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from hypocenter.detect.law_rows import EACH_PARAMETER, NOT_BY_RULE, SITE
+from hypocenter.detect.law_rows import EACH_PARAMETER, NO_AVERAGE_OF, NOT_BY_RULE, SITE
 from hypocenter.nouns import Reading, replace
+from hypocenter.optimizers.averaged import NEAR, Unlike, unlike
 from hypocenter.optimizers.fitted import Moved
 from hypocenter.optimizers.step_counter import Betas, betas_of, counts_parameters
 from hypocenter.session.observers.optimizer_rows import number_row
@@ -15,11 +16,28 @@ TIMES = 2  # audited steps in a row, the first one among them
 
 
 class Counters:
-    """Looks at optimizers whose rule is not known, from their first step on."""
+    """Looks at optimizers whose rule is not known, from their first steps on."""
 
     def __init__(self) -> None:
         self._betas: dict[int, Betas | None] = {}  # by id of an optimizer; None: it is no such Adam, or was told
         self._times: dict[int, int] = {}
+        self._unlike: dict[int, tuple[Unlike, int] | None] = {}  # with the step; None: it was told
+
+    def of_averages(self, optimizer: Any, step: int, moved: Sequence[Moved]) -> Reading | None:
+        """Return a row, once, for one whose averages do not fit in the same way at two audited steps in a row."""
+        key = id(optimizer)
+        if not moved or self._unlike.get(key, moved) is None:
+            return None
+        before, now = self._unlike.pop(key, None), unlike(moved)
+        if now is None:
+            return None
+        if before is None or not _are_alike(before[0], now):
+            self._unlike[key] = now, step
+            return None
+        self._unlike[key] = None
+        row = number_row(SITE, NOT_BY_RULE, step, 0, now.taken, module=NO_AVERAGE_OF, call=step - before[1])
+        names = (now.square, f"{now.kept:.4g}", f"{now.taken:.4g}", f"{now.kept + now.taken:.4g}", now.mean)
+        return replace(row, op=type(optimizer).__name__, names=names)
 
     def row(self, optimizer: Any, step: int, moved: Mapping[int, Moved]) -> Reading | None:
         """Return a row, once, for one that counts wrongly.
@@ -48,6 +66,11 @@ class Counters:
         self._betas[key] = None
         row = number_row(SITE, NOT_BY_RULE, step, 0, len(in_order), module=EACH_PARAMETER, call=step)
         return replace(row, op=type(optimizer).__name__)
+
+
+def _are_alike(a: Unlike, b: Unlike) -> bool:
+    is_near = all(abs(x / y - 1.0) <= NEAR for x, y in ((a.kept, b.kept), (a.taken, b.taken)))
+    return is_near and (a.mean, a.square) == (b.mean, b.square)
 
 
 def _rates(optimizer: Any) -> dict[int, float]:

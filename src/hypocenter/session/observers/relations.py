@@ -1,13 +1,15 @@
 """`run --relations`: what must not matter is changed in replays of a healthy micro-batch, and looked at.
 
-By default after the first update, and then at the steps of `doubling` while there is time. One rank looks; the others
-run the same code.
+By default after the first update, and then at the steps of `doubling` while there is time; also after the first update
+of an optimizer that comes later (a student's, after its teacher was trained). One rank looks; the others run the same
+code.
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,10 +27,12 @@ from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
 from hypocenter.tap.free_memory import free_bytes, peak_bytes
 from hypocenter.tap.state import capture_rng, restore_rng
+from hypocenter.tap.weakly import Ref
 
 AUTO = "auto"
 DUE = "1,doubling"
 WAIT = 3  # updates, at which what has no gradient must have none
+OPTIMIZERS = 4  # whose second update is due
 FREE_S, SHARE = 1.0, 0.002  # what it may take by default: so much until all was asked once, and of the time of the run
 
 
@@ -52,7 +56,7 @@ class Relations(Observer):
         self._wrong: set[tuple[str, str, str]] = set()  # what is known of losses
         self._waiting: dict[Found, int] = {}  # what parameters without a gradient may disprove; updates left for it
         self._dead: dict[str, int] = {}  # parameters without gradient: since which look
-        self._first_step: int | None = None  # whose updates are looked at for them as well
+        self._optimizers: dict[int, tuple[Ref[Any], int]] = {}  # by id, with the number of updates up to the second
         self._held: dict[str, int] = {}  # the last step at which a relation held
         self._said: tuple[str, ...] = ()
         self._is_off = False
@@ -61,16 +65,19 @@ class Relations(Observer):
         """Look at relations in replays at a due step, while the parameters are still those that it started from."""
         if self._waiting:
             self._wait(update)
-        if self._first_step in (None, update.step):
-            self._first_step = update.step
+        n_updates = self._n_updates(update.optimizer)
+        if n_updates == 1:
             self._without_gradient(update)
         now = time.perf_counter()
         self._began, before = self._began or now, self._before
         self._before = now
-        if self._is_off or not self._is_due(update.step) or (self._is_auto and update.step == 0):
+        is_first_look = self._is_auto and n_updates == 2
+        if self._is_off or not (is_first_look or self._is_due(update.step)) or (self._is_auto and update.step == 0):
             return
         if not update.microbatches or update.skipped or not update.check.is_finite or self.context.rank()[0] != 0:
             return
+        if is_first_look and self._free_s < self._spent_s:
+            self._free_s = self._spent_s + FREE_S
         left_s = max(self._free_s, SHARE * (now - self._began)) - self._spent_s if self._is_auto else float("inf")
         if left_s <= 0.0 or now - before > 4 * left_s:  # a forward takes a quarter of a step, at least
             return
@@ -85,6 +92,16 @@ class Relations(Observer):
             restore_rng(rng)
             self._before = time.perf_counter()
             self._spent_s += self._before - now
+
+    def _n_updates(self, optimizer: Any) -> int:
+        """Return 1 or 2 for the first or second update of one of the first optimizers; else 0."""
+        held, n = self._optimizers.get(id(optimizer), (None, 0))
+        if held is None or held() is not optimizer:
+            held, n = Ref(optimizer), 0
+        if n == 2 or (n == 0 and len(self._optimizers) == OPTIMIZERS):
+            return 0
+        self._optimizers[id(optimizer)] = held, n + 1
+        return n + 1
 
     def _wait(self, update: Update) -> None:
         """Wait before a parameter without gradient is told of: an expert, or one of a loss of 0, may get one yet."""
@@ -122,7 +139,7 @@ class Relations(Observer):
             looked = Looked(not_asked={each.name: why for each in chosen})
         else:
             looked = look(self._subject(update, left_s), chosen)
-        self._free_s = FREE_S if looked.is_cut_short else 0.0
+        self._free_s = self._free_s if looked.is_cut_short else 0.0
         if not self._is_auto and not looked.held and not looked.broken:
             why = next(iter(looked.not_asked.values()), "")
             self.context.warn(f"relations were not looked at in step {update.step}: {why}")
