@@ -50,7 +50,8 @@ What to do
 
 When it is wrong
     A curriculum that stops to train a part on purpose without `requires_grad_(False)`, and goes on to call it. A note
-    is: what was frozen by `requires_grad_(False)`; what is not called any more; what no optimizer holds where none
+    is: what was frozen by `requires_grad_(False)`; what is not called any more; what comes to the loss only through a
+    multiplication by 0 (a term whose weight has gone down to nothing); what no optimizer holds where none
     holds others of its module either, or of its layer and the same of another layer; what is thrown away (at the end
     of an epoch, to measure something); a way to the loss that is cut while others are left, or from the start.
 """
@@ -81,6 +82,7 @@ from hypocenter.detect.law_rows import (
     SITE,
     STRANGER,
     THROWN_AWAY,
+    TIMES_NOTHING,
     TWO_HANDS,
     USED_TWICE,
 )
@@ -118,6 +120,10 @@ _CLEAR = Remedy(
 )
 _WITH_GRAPH = Remedy(action="create-graph", text="take these gradients with create_graph=True")
 _UNMERGE = Remedy(action="unmerge", text="call unmerge_adapter() after the evaluation, before training goes on")
+_WHY_GONE = {
+    MERGED: "its adapter is merged into the weights of its layer, which leaves it out in training too",
+    TIMES_NOTHING: "all that the loss is given of it is multiplied by 0",
+}
 PILED_MATTERS = 0.01  # share of the gradient
 
 
@@ -144,8 +150,9 @@ def check(window: Window) -> Iterator[Finding]:
         since = f"{first.site} had a gradient at each of the first updates, and has none since step {begin}"
         severity: Severity = "warning" if first.module in ("", MERGED) else "note"
         found = _finding(window, gone, severity, f"{first.site} has no gradient any more", begin, since)
-        merged = "its adapter is merged into the weights of its layer, which leaves it out in training too"
-        yield replace(found, why=(*found.why, merged), remedy=_UNMERGE) if first.module == MERGED else found
+        if first.module in _WHY_GONE:
+            found = replace(found, why=(*found.why, _WHY_GONE[first.module]))
+        yield replace(found, remedy=_UNMERGE) if first.module == MERGED else found
     left_out = [row for row in rows if row.port == NOT_STEPPED]
     if left_out:
         first = next((row for row in left_out if row.module), left_out[0])
