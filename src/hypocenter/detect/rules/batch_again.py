@@ -14,7 +14,8 @@ How it is decided
     and the one in which the run was resumed has not: of the first pass that is known once the second is over. Equal
     batches from each worker of an `IterableDataset`. Two batches in a row, of floating-point numbers, that hold one row
     many times over, another one each, with labels that differ. A new pass over all data, a single batch, and repeated
-    passes over each batch are not remarked on, nor is what is drawn with replacement.
+    passes over each batch are not remarked on, nor is what is drawn with replacement, nor a batch that is used for one
+    more update, where one before was.
 
 What to do
     Look at how the batch of this step was taken from its loader; after a checkpoint, at what of the loader and of its

@@ -11,7 +11,7 @@ How it is decided
     outputs met all labels. Or, in one term of several, what is made of the model's inputs changes places at the very
     operation that meets the model's column of outputs: the loss stays, and is another where each meets its own. For the
     second, what the loss asks for, which the gradient of the logits tells, stands two places later in the input at 99
-    of 100 places, and not one place later. For the third, at eight places and more, of three samples and more, it asks
+    of 100 places, and not one place later, and labels that the program has given stand one place later. For the third, at eight places and more, of three samples and more, it asks
     for one token alone, which the input holds at these places and nowhere else.
 
 What to do
@@ -19,8 +19,7 @@ What to do
     tokens are masked.
 
 When it is wrong
-    Where two sets are compared whatever their order (moments, kernels), by tensors of different dimensions; where only
-    heads are trained that predict tokens farther ahead.
+    Where two sets are compared whatever their order (moments, kernels), by tensors of different dimensions.
 """
 
 from __future__ import annotations
