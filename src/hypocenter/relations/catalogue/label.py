@@ -5,12 +5,13 @@ What it means
     part of an input, the model is shown the answer: the loss falls, and without the label it cannot do anything.
 
 How it is decided
-    Labels that the model is called with, and that the loss asks for, are replaced, and the outputs must stay. A decoder that is fed the labels is
-    asked less: the output at a place may depend on earlier labels, not on its own or later ones. An input with columns
-    that equal the label is replaced there, and the outputs must stay, where the loss draws an output to that label: a
-    reward that is a part of the state is no label. A model that reads tokens up to each place and is asked for that
-    very token, not for the next, sees its answer. Where it looks at no other token, or none tells of the next, so that
-    there is nothing else to learn, that is a note: some are meant to give back what they get.
+    Labels that the model is called with, and that the loss asks for, are replaced, and the outputs must stay. A decoder
+    that is fed the labels is asked less: the output at a place may depend on earlier labels, not on its own or later
+    ones. An input with columns that equal the label is replaced there, and the outputs must stay, where the loss draws
+    an output to that label: a reward that is a part of the state is no label. A model that reads tokens up to each
+    place and is asked for that very token, not for the next, sees its answer. Where it looks at no other token, or none
+    tells of the next, so that there is nothing else to learn, that is a note: some are meant to give back what they
+    get.
 
 What to do
     Take the label out of the input; shift labels by one place.

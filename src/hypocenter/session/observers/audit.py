@@ -304,7 +304,7 @@ class Audit(Observer[ContextT]):
         self.rows.append(count_row(law.SITE, law.BALANCED, update.step, order(), looked, module=law.GRADIENT))
 
     def _has_factor(self, balance: Balance, usual: float | None) -> NDArray[np.bool_]:
-        """Of each whether it has the factor that all have, or those that are clipped together with it, or not at all."""
+        """Of each whether it has the factor of all, or of those that are clipped together with it, or are not."""
         entries, clips = balance.entries, defaultdict[int, tuple[int, ...]](tuple)
         found = np.zeros(len(entries.places), dtype=np.bool_) if usual is None else entries.have(usual)
         for number, ids in enumerate(self._clips):
