@@ -9,14 +9,14 @@ class MF(nn.Module):
     def __init__(self, nu, ni, d=8):
         super().__init__()
         self.u, self.i = nn.Embedding(nu, d), nn.Embedding(ni, d)
-        self.bu, self.bi = nn.Embedding(nu, 1), nn.Embedding(ni, 1)
+        self.of_user, self.of_item = nn.Embedding(nu, 1), nn.Embedding(ni, 1)
         nn.init.normal_(self.u.weight, std=0.1)
         nn.init.normal_(self.i.weight, std=0.1)
-        nn.init.zeros_(self.bu.weight)
-        nn.init.zeros_(self.bi.weight)
+        nn.init.zeros_(self.of_user.weight)
+        nn.init.zeros_(self.of_item.weight)
 
     def forward(self, u, i):
-        return (self.u(u) * self.i(i)).sum(-1) + self.bu(u).squeeze(-1) + self.bi(i).squeeze(-1)
+        return (self.u(u) * self.i(i)).sum(-1) + self.of_user(u).squeeze(-1) + self.of_item(i).squeeze(-1)
 
 
 m = MF(50, 80)
