@@ -70,6 +70,7 @@ HABITS = {
     "with replacement, of many": [random.Random(step).choices(range(1, 200_000), k=B) for step in range(400)],
     "one batch": [SAMPLES[:B]] * 200,
     "several passes over each batch": [batch for batch in passes(2) for _ in range(4)],
+    "each eighth batch used once more": [b for n, b in enumerate(passes(1)) for _ in range(1 + (n % 8 == 0))],
     "copies in all batches": [[*batch, *batch] for batch in passes(3)],
     "a first stage of few, then others": passes(4, size=40 * B) + [[each + 5000 for each in b] for b in passes(2)],
 }

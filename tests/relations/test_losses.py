@@ -200,6 +200,23 @@ def test_labels_that_are_shifted_twice():
     language(input_ids=text, labels=text)
 
 
+def test_a_model_that_is_to_say_the_token_after_the_next():
+    class Ahead(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.embed, self.rnn, self.head = nn.Embedding(50, 8), nn.GRU(8, 8, batch_first=True), nn.Linear(8, 50)
+
+        def forward(self, ids):
+            return self.head(self.rnn(self.embed(ids))[0])
+
+    text = torch.randint(0, 50, (4, 17))
+
+    check_relations(
+        Ahead(), text[:, :-2], lambda out, y: functional.cross_entropy(out.flatten(0, 1), y.flatten()),
+        labels=text[:, 2:],
+    )  # fmt: skip
+
+
 MASK = 3
 
 

@@ -119,6 +119,29 @@ def test_a_graph_whose_edges_stay_outside_of_modules(tmp_path):
     assert found(tmp_path, model, lambda m: functional.cross_entropy(m[1](summed(m[0](summed(x)).relu())), y)) == []
 
 
+@pytest.mark.parametrize("asks_for_label", [False, True])
+def test_the_class_of_what_is_made_is_no_label(tmp_path, asks_for_label):
+    """Tokens of a picture, whose class is given under the name of a label; and a classifier that is given it."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.of_class, self.embed = nn.Embedding(5, WIDTH), nn.Embedding(20, WIDTH)
+            self.rnn, self.head = nn.GRU(WIDTH, WIDTH, batch_first=True), nn.Linear(WIDTH, 20)
+
+        def forward(self, ids, labels):
+            before = torch.cat([self.of_class(labels).unsqueeze(1), self.embed(ids[:, :-1])], 1)
+            out = self.head(self.rnn(before)[0])
+            return out[:, -1] if asks_for_label else out.flatten(0, 1)
+
+    torch.manual_seed(0)
+    ids, labels = torch.randint(0, 20, (N, LENGTH)), torch.arange(N).flip(0)
+    asked = labels if asks_for_label else ids.flatten()
+    told = found(tmp_path, Net(), lambda m: functional.cross_entropy(m(ids, labels=labels), asked))
+
+    assert [each.code for each in told] == ["HC244"] * asks_for_label
+
+
 def test_places_of_labels_excuse_nothing(tmp_path):
     class Mixes(nn.Module):
         def __init__(self):

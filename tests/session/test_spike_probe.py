@@ -420,7 +420,8 @@ def test_the_norm_of_this_rank_alone_is_looked_at_too(tmp_path, monkeypatch):
     assert own.take(1.0) is None
 
 
-def test_a_mode_that_was_switched_is_named(tmp_path):
+@pytest.mark.parametrize(("is_whole", "severity"), [(True, "warning"), (False, "note")])
+def test_a_mode_that_was_switched_is_named(is_whole, severity, tmp_path):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(16, 8), nn.BatchNorm1d(8, momentum=0.0), nn.Linear(8, 1))
     with torch.no_grad():
@@ -429,13 +430,14 @@ def test_a_mode_that_was_switched_is_named(tmp_path):
     generator = torch.Generator().manual_seed(1)
     with hypocenter.watch(net, out=tmp_path / "run"):
         for step in range(N):
-            net.train(step != AT)
+            net.train(step != AT or not is_whole)
+            net[1].train(step != AT)
             optimizer.zero_grad()
             (net(batch(generator)[0]) - 1).square().mean().backward()
             optimizer.step()
 
     (finding,) = findings(tmp_path / "run")
-    assert (finding.step, finding.cause, finding.severity) == (AT, "mode-switched", "warning")
+    assert (finding.step, finding.cause, finding.severity) == (AT, "mode-switched", severity)
     assert "evaluation mode" in finding.title
 
 

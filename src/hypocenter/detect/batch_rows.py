@@ -110,6 +110,7 @@ class RowTrack:
     _run: list[tuple[int, set[int]]] = field(default_factory=list[tuple[int, set[int]]])
     """Of the last batches in a row in which rows came again: rows of the pass before it, its own from those on."""
     _has_forgotten: bool = False
+    _n_soon: int = 0  # batches whose rows were all used in the step before
 
     def resume(self, step: int, n_ranks: int) -> None:
         """Note that the next batch is the first after a checkpoint. Of many ranks one may get other rows in each
@@ -174,7 +175,10 @@ class RowTrack:
             self._begin_turn(set() if pending is None else pending.rows)
             return missing
         if pending is None:
-            if is_by_chance(len(again), self._again, self._n):
+            is_soon = is_whole and all(step - self._seen[digest][1] <= 1 for _, digest in again)
+            self._n_soon += is_soon
+            is_habit = is_soon and self._n_soon > 1  # of some steps the batch is used for one update more
+            if is_habit or is_by_chance(len(again), self._again, self._n):
                 self._again += len(again)
                 return None
             pending = self._pending = _Pending(

@@ -238,3 +238,4 @@ STRANGER = "another tensor"
 NOTHING = "nothing"
 HIDDEN, MADE_ANEW = "in a container", "made in forward"
 GONE, FROZEN, NOT_CALLED, MERGED, ALL = "gone", "frozen", "not called", "merged", "all"
+TIMES_NOTHING = "times nothing"  # a reason for no gradient

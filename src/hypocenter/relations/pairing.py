@@ -72,7 +72,10 @@ def asked_of_padding(subject: Subject, facts: Facts) -> Wrong | None:
 
 
 def asked_too_late(subject: Subject, facts: Facts) -> Wrong | None:
-    """Return what is wrong if the tokens that the loss asks for stand two or more places later in the input."""
+    """Return what is wrong if the tokens that the loss asks for stand two or more places later in the input.
+
+    The program has given labels that it has shifted already: a model may be meant to say the token after the next.
+    """
     if facts.targets is None:
         return None
     for each in subject.of_model:
@@ -82,8 +85,9 @@ def asked_too_late(subject: Subject, facts: Facts) -> Wrong | None:
         asked = facts.targets.reshape(ids.shape)
         if any(stand_later(ids, asked, places) for places in (0, 1)):
             continue
+        given = [g.tensor for g in subject.given if g.tensor.shape == ids.shape and not g.tensor.is_floating_point()]
         for places in range(2, min(_FARTHEST + 1, ids.shape[1])):
-            if stand_later(ids, asked, places):
+            if stand_later(ids, asked, places) and any(stand_later(ids, each, places - 1) for each in given):
                 return Wrong(
                     title=f"the loss asks for the token {places} places later",
                     why=f"at each place what is asked for stands {places} places later in {each.name}: labels are "

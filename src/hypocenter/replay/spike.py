@@ -183,7 +183,12 @@ class _Look:
         with contextlib.suppress(RuntimeError):
             without = self._size(self._replayer.run(self._microbatch, self._parameters, around=turned(switched)))
             if without < middle:
-                facts = {"n_switched": len(switched), "switched": self._names.module_name(switched[0]) or "the model"}
+                facts: dict[str, Any] = {
+                    "n_switched": len(switched),
+                    "switched": self._names.module_name(switched[0]) or "the model",
+                }
+                others = (m for m, is_training in modes.items() if is_training is not modes[switched[0]])
+                facts["n_within_others"] = len({part for m in others for part in m.modules()}.intersection(switched))
                 mode = "training" if modes[switched[0]] else "evaluation"
                 return replace(evidence, facts={**evidence.facts, **facts, "mode": mode, "without": without})
         return None

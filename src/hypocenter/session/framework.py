@@ -185,6 +185,10 @@ class Framework(Protocol):
         """The module, in one of these models, that it is a parameter of."""
         ...
 
+    def times_nothing(self, roots: Sequence[Any], parameters: Sequence[Any]) -> list[Any]:
+        """Those of these parameters that losses depend on only through what is multiplied by the number 0."""
+        ...
+
     def is_merged(self, roots: Sequence[Any], parameter: Any) -> bool:
         """Whether it is of an adapter that a module in training has added to its own weights, and leaves out."""
         ...

@@ -17,6 +17,7 @@ from hypocenter.session.observers.peeker import Peeker
 from hypocenter.session.observers.sampled import Deferred, all_same, gathered, n_changed, sample
 from hypocenter.tap import schedule_calls
 from hypocenter.tap.flat_parameters import is_flat
+from hypocenter.tap.loss_graph import reached
 from hypocenter.tap.names import class_name, unwrap, walk
 from hypocenter.tap.tape import versions_of
 
@@ -167,6 +168,12 @@ class TorchFramework:
         """Also where it stands in for one that is sharded."""
         modules = (module for root in roots for module in root.modules())
         return next((m for m in modules if any(p is parameter for p in m._parameters.values())), None)
+
+    def times_nothing(self, roots: Sequence[Tensor], parameters: Sequence[Tensor]) -> list[Tensor]:
+        """Read off the graph of the losses."""
+        ends = [(p, torch.autograd.graph.get_gradient_edge(p).node) for p in parameters if p.requires_grad]
+        by_all, by_some = (reached(roots, by_all=each) for each in (True, False)) if ends else (set(), set())
+        return [p for p, end in ends if end in by_all and end not in by_some]
 
     def is_merged(self, roots: Sequence[torch.nn.Module], parameter: Tensor) -> bool:
         """As layers of peft say: who merges can unmerge, and does not call its adapters meanwhile."""

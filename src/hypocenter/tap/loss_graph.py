@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -48,6 +49,23 @@ def multiplier(root: torch.Tensor) -> float | None:
             continue
         ways += [(after, abs(factor)) for after, _ in node.next_functions if after is not None]
     return None
+
+
+def reached(roots: Sequence[torch.Tensor], *, by_all: bool) -> set[Any]:
+    """Return the nodes that a backward from these tensors comes to.
+
+    Args:
+        by_all: also those to which it comes only through what is multiplied by the number 0.
+    """
+    waiting = [node for root in roots if (node := root.grad_fn) is not None]
+    found = set[Any](waiting)
+    while waiting:
+        node = waiting.pop()
+        if by_all or type(node).__name__ != "MulBackward0" or _saved_number(node) != 0.0:
+            new = {after for after, _ in node.next_functions if after is not None} - found
+            found |= new
+            waiting += new
+    return found
 
 
 def _is_single(node: Any) -> bool:

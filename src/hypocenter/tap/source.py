@@ -7,6 +7,7 @@ import functools
 import importlib.util
 import linecache
 import os
+import sys
 from pathlib import Path
 from types import CodeType, FrameType
 
@@ -59,6 +60,12 @@ def user_frame(frame: FrameType | None, until: CodeType | None = None) -> FrameT
             return None
         frame = frame.f_back
     return None
+
+
+def user_line() -> tuple[str, int]:
+    """Return file and number of the line of the program that is running; ("", 0) if there is none."""
+    frame = user_frame(sys._getframe(1))
+    return ("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno)
 
 
 def source_of(filename: str, line: int, function: str = "") -> Source:

@@ -151,9 +151,10 @@ class UserCode(TorchFunctionMode):
             if name in _READS and args:
                 self.tape.look_at(args[0])
             writes = name in _WRITERS or (name.endswith("_") and not name.endswith("__"))
-            if args and (writes or (name == "__set__" and getattr(func, "__self__", None) is _data)):
-                self._note_writer(args[0], caller)
-                self.self_averages.hear(name, args, kwargs)
+            if writes or (name == "__set__" and getattr(func, "__self__", None) is _data):
+                self._note_writer(args[0] if args else kwargs.get("tensor"), caller)  # as `torch.nn.init` calls it
+                if args:
+                    self.self_averages.hear(name, args, kwargs)
             is_noted = name not in _NO_VALUE and not self._is_traced(args)
             before = self._before(name, args, kwargs, writes=writes) if is_noted else None
         call = standing_for(caller)

@@ -25,6 +25,7 @@ class Net(nn.Module):
         super().__init__()
         self.part = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 3))
         self.other = nn.Linear(4, 1)
+        self.bias_of = nn.Embedding(3, 1)
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return self.part(x), self.other(x)
@@ -70,6 +71,13 @@ def a_difference_of_scores(net: Net, x: Tensor) -> Tensor:
     return value.square().mean() - functional.logsigmoid(chosen - rejected).mean()
 
 
+def a_difference_of_scores_of_one_user(net: Net, x: Tensor) -> Tensor:
+    """As of a factorisation that ranks: each user has a bias, and all that are compared are of the user."""
+    users = torch.arange(len(x)) % 3
+    chosen, rejected = (net.part(each)[:, 0] + net.bias_of(users).squeeze(-1) for each in (x, x.flip(0) + 1.0))
+    return net.other(x).square().mean() - functional.logsigmoid(chosen - rejected).mean()
+
+
 def alike_twice(net: Net, x: Tensor) -> Tensor:
     """Consistency of two passes, in a model without dropout, beside a loss of its own."""
     one, value = net(x)
@@ -82,7 +90,8 @@ def alike_twice(net: Net, x: Tensor) -> Tensor:
     first_of_each(
         [
             (its_own_old_value, 1), (in_bfloat16, 1), (its_old_value_is_a_constant, 0), (times_nothing, 0),
-            (a_dead_part, 0), (a_difference_of_scores, 0), (alike_twice, 0),
+            (a_dead_part, 0), (a_difference_of_scores, 0), (a_difference_of_scores_of_one_user, 0),
+            (alike_twice, 0),
         ],
         lambda case: case[1],
     ),

@@ -78,3 +78,33 @@ def test_a_merge_that_is_not_undone_is_told(tmp_path: Path, then: Then, told: li
     found = [each for each in diagnose(open_run(tmp_path / "run")).findings if each.code == "HC262"]
     assert [each.code for each in found] == told
     assert [(each.step, each.param) for each in found] == [(12, "base.weight")] * len(told)
+
+
+def test_a_mask_that_is_a_frozen_parameter_is_renewed(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(3))
+    for layer in layers:
+        layer.register_parameter("mask", nn.Parameter(torch.ones(16, 16), requires_grad=False))
+    optimizer = torch.optim.SGD([p for p in layers.parameters() if p.requires_grad], lr=0.02)
+
+    class Pruned(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = layers
+
+        def forward(self, x: Tensor) -> Tensor:
+            for layer in self.layers:
+                x = nn.functional.linear(x, layer.weight * layer.mask, layer.bias).relu()
+            return x
+
+    model = Pruned()
+    with contextlib.redirect_stderr(None), hypocenter.watch(out=str(tmp_path / "run")):
+        for step in range(30):
+            optimizer.zero_grad()
+            model(torch.randn(8, 16)).square().mean().backward()
+            optimizer.step()
+            if step % 12 == 11:
+                for layer in layers:
+                    layer.mask.data = (layer.weight.abs() > 0.01 * step).float()
+
+    assert not [each for each in diagnose(open_run(tmp_path / "run")).findings if each.code == "HC262"]

@@ -335,6 +335,35 @@ def a_look_at_other_data(job: Job) -> None:
     job.after_step = after
 
 
+def a_part_of_gradients_kept(job: Job) -> None:
+    """Momentum without a state of its own."""
+
+    def after(step: int) -> None:
+        for parameter in job.model.parameters():
+            assert parameter.grad is not None
+            parameter.grad *= 0.9
+
+    job.is_zeroed = lambda step: False
+    job.after_step = after
+
+
+def a_part_clipped_by_itself(job: Job) -> None:
+    """Which does not act at first."""
+
+    def after(step: int) -> None:
+        nn.utils.clip_grad_norm_(job.model.head.parameters(), 100.0 if step < AT else 0.01)
+
+    job.after_backward = after
+
+
+def a_head_made_anew_now_and_then(job: Job) -> None:
+    def after(step: int) -> None:
+        if step % 10 == 9:
+            job.model.head.reset_parameters()
+
+    job.after_step = after
+
+
 def another_learning_rate(job: Job) -> None:
     def after(step: int) -> None:
         for group in job.optimizer.param_groups:
@@ -412,6 +441,9 @@ HEALTHY: dict[str, Callable[[Job], None]] = {
     "a part not called any more": a_part_not_called_any_more,
     "frozen on purpose": frozen_on_purpose,
     "a look at other data": a_look_at_other_data,
+    "a part of gradients kept": a_part_of_gradients_kept,
+    "a part clipped by itself": a_part_clipped_by_itself,
+    "a head made anew now and then": a_head_made_anew_now_and_then,
     "another optimizer in between": another_optimizer_in_between,
     "a threshold that follows the gradients": a_threshold_that_follows_the_gradients,
     "another learning rate": another_learning_rate,

@@ -93,6 +93,19 @@ def state_lost(model: nn.Module) -> None:
         schedule.step()
 
 
+def by_stages(model: nn.Module) -> None:
+    """More is trained in each stage, by an Adam of its own; one schedule goes on over both."""
+    assert isinstance(model, nn.Sequential)
+    for n_before, part in ((0, model[-1]), (6, model)):
+        optimizer = adam(part)
+        for group in optimizer.param_groups:
+            group["initial_lr"] = group["lr"]
+        schedule = lr_scheduler.LambdaLR(optimizer, lambda n: 1 - n / 20, last_epoch=n_before - 1)
+        for _ in range(6):
+            update(model, optimizer)
+            schedule.step()
+
+
 OF_ANOTHER = ("warning", "ExponentialLR sets the learning rate of an optimizer that is not used")
 
 
@@ -211,7 +224,9 @@ def loaded_with_it(model: nn.Module) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("program", [once, in_a_loop, in_turns, chained, two_of_one_model, used_later, loaded_with_it])
+@pytest.mark.parametrize(
+    "program", [once, in_a_loop, in_turns, chained, two_of_one_model, used_later, loaded_with_it, by_stages]
+)
 def test_one_in_step_is_not(program: Program, tmp_path: Path) -> None:
     assert told(program, tmp_path) == []
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 import hypocenter
 from hypocenter.diagnose.diagnosis import diagnose
@@ -86,3 +87,42 @@ def test_what_a_new_optimizer_leaves_out_is_a_stage_of_training(tmp_path: Path, 
             optimizer.step()
 
     assert [each.title for each in diagnose(open_run(tmp_path)).findings if each.severity != "note"] == []
+
+
+def test_gradients_that_other_lines_take_after_training_are_for_another_purpose(tmp_path: Path) -> None:
+    """An attack on what is trained, or the importance of its weights."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    labels = torch.arange(4) % 3
+    with hypocenter.watch(out=str(tmp_path)):
+        for _ in range(6):
+            optimizer.zero_grad()
+            functional.cross_entropy(model(torch.randn(4, 8)), labels).backward()
+            optimizer.step()
+        attacked = torch.randn(4, 8, requires_grad=True)
+        for _ in range(20):
+            functional.cross_entropy(model(attacked), labels).backward()
+
+    assert [each.title for each in diagnose(open_run(tmp_path)).findings if each.severity != "note"] == []
+
+
+def test_a_term_whose_weight_goes_down_to_nothing_is_a_note(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = nn.ModuleDict({"body": nn.Linear(8, 8), "head": nn.Linear(8, 3), "beside": nn.Linear(8, 3)})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    labels = torch.arange(4) % 3
+    with hypocenter.watch(out=str(tmp_path)):
+        for step in range(20):
+            hidden = model["body"](torch.randn(4, 8)).tanh()
+            loss = functional.cross_entropy(model["head"](hidden), labels)
+            loss = loss + max(0.0, 1.0 - step / 8) * functional.cross_entropy(model["beside"](hidden), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    found = [each for each in diagnose(open_run(tmp_path)).findings if each.code == "HC233"]
+    assert [(each.severity, each.step, each.title) for each in found] == [
+        ("note", 8, "beside.bias has no gradient any more")
+    ]
+    assert "multiplied by 0" in found[0].why[-1]

@@ -6,13 +6,13 @@ What it means
     parts of different things and add them up.
 
 How it is decided
-    Digests of what the model is called with, on the first steps and those of `--replicas`. Shared: all arguments
-    are equal on all ranks of a data-parallel group at each of the steps looked at, at least three, and change from
-    step to step (a single batch that is trained on over and over is a note). Equal draws of noise are no batch: where
-    random states are equal too and the losses are not, ranks were given more than what was seen. Or, in the first pass
-    of the ranks over their data, more than half of all rows, by their digests, came on several of them, and fewer
-    than half as many came on one again, which they do where rows are drawn or dealt out anew. Different: whole numbers
-    (token ids) of the same argument and shape are not the same within a tensor-parallel group.
+    Digests of what the model is called with, on the first steps and those of `--replicas`. Shared: all arguments are
+    equal on all ranks of a data-parallel group at each of the steps looked at, at least three, and change from step to
+    step (a batch that is trained on over and over, such as a whole graph, is a note). Equal draws of noise are no
+    batch: where random states are equal too and the losses are not, ranks were given more than what was seen. Or, in
+    the first pass of the ranks over their data, more than half of all rows, by their digests, came on several of them,
+    and fewer than half as many came on one again, which they do where rows are drawn or dealt out anew. Different:
+    whole numbers (token ids) of the same argument and shape are not the same within a tensor-parallel group.
 
     Alike beside the data: one of several arguments is the same on all data-parallel ranks at each of the steps looked
     at, at least three, and another at each, while the rest is each rank's own and their generators stand at one state:
@@ -32,6 +32,7 @@ When it is wrong
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from hypocenter.detect.group_engine import group_rule
 from hypocenter.detect.panel import Panel
@@ -70,8 +71,9 @@ def check(panel: Panel) -> Iterator[Finding]:
 
 def _shared(same: list[SameData]) -> Finding:
     first, n_batches = same[0], len({each.digests for each in same})
-    is_one = n_batches == 1
-    what = "one batch, over and over" if is_one else "the same batches"
+    n_changes = sum(one.digests != other.digests for one, other in pairwise(same))
+    is_one = 2 * n_changes < len(same) - 1  # or few of them, each over and over
+    what = "one batch, over and over" if n_batches == 1 else "the same batches"
     return Finding(
         code="HC305",
         kind="data",

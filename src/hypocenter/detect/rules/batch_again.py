@@ -6,15 +6,16 @@ What it means
     that begins its data anew or goes on at another place.
 
 How it is decided
-    Digests of all tensors that the model and the loss were given, at every step, and of their rows (of large batches
-    of a part of them, the same part each time). A batch whose tensors are equal, bit for bit, to those of one before,
+    Digests of all tensors that the model and the loss were given, at every step, and of their rows (of large batches of
+    a part of them, the same part each time). A batch whose tensors are equal, bit for bit, to those of one before,
     where at least 32 batches did not come again. Rows of a batch that are equal, or that came before while others of
     the same pass were yet to come, in numbers that chance does not explain. Batches that come in the same order in each
-    pass, or samples in the order of their indices, where the order goes on elsewhere. Rows that other passes have
-    and the one in which the run was resumed has not: of the first pass that is known once the second is over. Equal
-    batches from each worker of an `IterableDataset`. Two batches in a row, of floating-point numbers, that hold one row
-    many times over, another one each, with labels that differ. A new pass over all data, a single batch, and repeated
-    passes over each batch are not remarked on, nor is what is drawn with replacement.
+    pass, or samples in the order of their indices, where the order goes on elsewhere. Rows that other passes have and
+    the one in which the run was resumed has not: of the first pass that is known once the second is over. Equal batches
+    from each worker of an `IterableDataset`. Two batches in a row, of floating-point numbers, that hold one row many
+    times over, another one each, with labels that differ. A new pass over all data, a single batch, and repeated passes
+    over each batch are not remarked on, nor is what is drawn with replacement, nor a batch that is used for one more
+    update, where one before was.
 
 What to do
     Look at how the batch of this step was taken from its loader; after a checkpoint, at what of the loader and of its

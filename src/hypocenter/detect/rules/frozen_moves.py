@@ -11,9 +11,9 @@ How it is decided
     or the one that it had four updates ago, in the same place and not written to since. Samples of it before and after
     an update: they differ at two looks in a row, at every fourth update.
 
-    Or a weight that no optimizer holds, in a module beside trained parameters, stayed between four looks, and then
-    differs by more than what arithmetic rounds; no trained neighbour has half the norm or less (adapters that were
-    begun anew), and it did not go towards a trained one of its shape (a target, an average).
+    Or a weight that no optimizer holds, beside two trained factors of a lower rank whose product has its shape, stayed
+    between four looks, and then differs by more than what arithmetic rounds; no trained neighbour has half the norm or
+    less (adapters that were begun anew), and it did not go towards a trained one of its shape (a target, an average).
 
 What to do
     `zero_grad(set_to_none=True)`, which is the default, or take the parameter out of the optimizer. Take adapters out

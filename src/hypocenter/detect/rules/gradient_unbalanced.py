@@ -9,22 +9,23 @@ What it means
 How it is decided
     At steps of `--audit` each micro-batch is done again, with the same inputs, random numbers and parameters. What the
     optimizer is about to use must be the sum of these gradients times one factor that is the same for every parameter:
-    the loss scale, a mean over micro-batches and a clip to a norm all are. Compared are norms and scalar products in
-    float64, to 1e-3 or 32 roundings of the gradient's format. What a program always does to a gradient (a smaller rate
-    for the embedding, a mask) is its habit: a parameter counts when it has balanced at two audited steps before, or
-    when the gradient of the step before is in it. From the first step on it counts when the program divides by the
-    number of its micro-batches, three or more, twice: the loss of each, one division after the other that makes no mean
-    of as many terms, or that and the gradients; and at an update of more micro-batches than the loss of each is divided
-    by, after two of as many; and where the Trainer of Transformers is to make one mean of its micro-batches, and the
-    loss of each of them is a mean that it adds to the others (the weights of its labels in its cross-entropy, or of the
-    terms of the sum that it is, add up to 1, at two steps in a row). The losses of these replays must be those of the
-    run: to four times what they were apart before, and to 32 roundings of float32; after four replays. Where an
-    optimizer updates copies of weights or parts of them (ZeRO or masters by hand), the gradient that a copy is given
-    must have to do with that of its weight: it counts when their cosine is next to nothing three times in a row and was
-    not before, or is not at a neighbouring place. Three updates of the first 64 steps, each made of one micro-batch
-    alone, while accelerate holds updates back and has divided the loss by the number of those that it adds up. Where
-    the gradient of the step before is in it, its versions are followed: if they tell that it is set to zero at every so
-    many updates, the program steps in the middle of its accumulation.
+    the loss scale, a mean over micro-batches and a clip to a norm all are; where a clip is given a part of them, of
+    that part. Compared are norms and scalar products in float64, to 1e-3 or 32 roundings of the gradient's format. What
+    a program always does to a gradient (a smaller rate for the embedding, a mask) is its habit: a parameter counts when
+    it has balanced at two audited steps before, or when the gradient of the step before is in it, as it was. From the
+    first step on it counts when the program divides by the number of its micro-batches, three or more, twice: the loss
+    of each, one division after the other that makes no mean of as many terms, or that and the gradients; and at an
+    update of more micro-batches than the loss of each is divided by, after two of as many; and where the Trainer of
+    Transformers is to make one mean of its micro-batches, and the loss of each of them is a mean that it adds to the
+    others (the weights of its labels in its cross-entropy, or of the terms of the sum that it is, add up to 1, at two
+    steps in a row). The losses of these replays must be those of the run: to four times what they were apart before,
+    and to 32 roundings of float32; after four replays. Where an optimizer updates copies of weights or parts of them
+    (ZeRO or masters by hand), the gradient that a copy is given must have to do with that of its weight: it counts when
+    their cosine is next to nothing three times in a row and was not before, or is not at a neighbouring place. Three
+    updates of the first 64 steps, each made of one micro-batch alone, while accelerate holds updates back and has
+    divided the loss by the number of those that it adds up. Where the gradient of the step before is in it, its
+    versions are followed: if they tell that it is set to zero at every so many updates, the program steps in the middle
+    of its accumulation.
 
 What to do
     Look at what runs between backward and the update at that step: `zero_grad`, hooks, code that writes to `.grad`.

@@ -11,16 +11,16 @@ How it is decided
     outputs met all labels. Or, in one term of several, what is made of the model's inputs changes places at the very
     operation that meets the model's column of outputs: the loss stays, and is another where each meets its own. For the
     second, what the loss asks for, which the gradient of the logits tells, stands two places later in the input at 99
-    of 100 places, and not one place later. For the third, at eight places and more, of three samples and more, it asks
-    for one token alone, which the input holds at these places and nowhere else.
+    of 100 places, and not one place later, and labels that the program has given stand one place later. For the third,
+    at eight places and more, of three samples and more, it asks for one token alone, which the input holds at these
+    places and nowhere else.
 
 What to do
     Give both the same shape; give a model that shifts labels itself the tokens as they are; clone labels before
     tokens are masked.
 
 When it is wrong
-    Where two sets are compared whatever their order (moments, kernels), by tensors of different dimensions; where only
-    heads are trained that predict tokens farther ahead.
+    Where two sets are compared whatever their order (moments, kernels), by tensors of different dimensions.
 """
 
 from __future__ import annotations

@@ -15,7 +15,8 @@ How it is decided
     A warning: at four updates in a row two lines of code made it step; or it stepped at eight updates that another
     optimizer made of its parameters, at one learning rate, while its own made none. A note: a `CosineAnnealingLR` that
     goes on past `T_max`; a schedule that begins at 0 for an optimizer whose state counts at least eight updates more.
-    The reverse is a warning: a schedule that goes on at step 4 or later, for an optimizer whose state begins at 0.
+    The reverse is a warning: a schedule that goes on at step 4 or later, for an optimizer whose state begins at 0, if
+    no optimizer before had some of its parameters and others than it (a stage of training).
 
 What to do
     Step the scheduler only when the scale has not fallen: `before = scaler.get_scale()`, `scaler.update()`,

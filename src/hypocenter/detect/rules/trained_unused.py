@@ -19,18 +19,18 @@ What it means
     note: how many tokens each expert was sent): it has no gradient.
 
 How it is decided
-    A parameter with a gradient that is not zero at each of the first four updates of its optimizer, and none, or
-    zero, at eight updates in a row, while its module is still called, or is of an adapter that its layer, in training,
-    says is merged (peft). A parameter with a gradient that no optimizer
-    of the program holds, at updates 1, 2, 4, 8, ... and every 1000th, or while an optimizer steps that never had one.
-    The same at four of the steps 0, 1, 2, 4, 8, ... 64 for what lies among others in a list or dict of a trained model,
-    or is made in `forward`, unless it moves, is a copy of what an optimizer holds, or hands its gradient on to that.
-    At steps of `--audit`: a summand of the loss, not zero, that has no gradient, and is computed from what
-    `torch.autograd.grad` gave without a graph, with no `detach()` and no `no_grad()` after it. A call of a model in
-    training that no backward went through, in a step of fewer micro-batches than the audited steps before, in which
-    there was no such call. Two backward passes of one step from the same loss, or an update with the gradients of the
-    one before and no backward pass between, after three updates without that. At the end: at least eight backward
-    passes since the last update, and four times as many as any update before had. At steps of `--audit` with more
+    A parameter with a gradient that is not zero at each of the first four updates of its optimizer, and none, or zero,
+    at eight updates in a row, while its module is still called, or is of an adapter that its layer, in training, says
+    is merged (peft). A parameter with a gradient that no optimizer of the program holds, at updates 1, 2, 4, 8, ... and
+    every 1000th, or while an optimizer steps that never had one. The same at four of the steps 0, 1, 2, 4, 8, ... 64
+    for what lies among others in a list or dict of a trained model, or is made in `forward`, unless it moves, is a copy
+    of what an optimizer holds, or hands its gradient on to that. At steps of `--audit`: a summand of the loss, not
+    zero, that has no gradient, and is computed from what `torch.autograd.grad` gave without a graph, with no `detach()`
+    and no `no_grad()` after it. A call of a model in training that no backward went through, in a step of fewer
+    micro-batches than the audited steps before, in which there was no such call. Two backward passes of one step from
+    the same loss, or an update with the gradients of the one before and no backward pass between, after three updates
+    without that. At the end: at least eight backward passes since the last update, and four times as many as any update
+    before had, by the lines that train: others may want gradients for another purpose. At steps of `--audit` with more
     micro-batches than usual, of one rank: those that the gradient which is used is not made of, although their losses
     and gradients are no larger than what was used at the updates before. Who leaves out an update on purpose, because
     its loss or gradient is too large or not finite, is not spoken of. Gradients that were there when another optimizer
@@ -40,7 +40,7 @@ How it is decided
     where both move a parameter, its gradient is the same tensor with the same bits, and each holds others as well. A
     weight of two dimensions and more, whose gradient is exactly 0 at each of the first five updates, as is all else
     that its module has, where others of its optimizer are not: at the fifth two ways or more brought it something else
-    than 0.
+    than 0. A table that is only looked up and added before its ways meet is a bias, and none of these.
 
 What to do
     Give the parameter to the optimizer, or tell the program that it is not trained: `requires_grad_(False)`. Make the
@@ -50,9 +50,10 @@ What to do
 
 When it is wrong
     A curriculum that stops to train a part on purpose without `requires_grad_(False)`, and goes on to call it. A note
-    is: what was frozen by `requires_grad_(False)`; what is not called any more; what no optimizer holds where none
-    holds others of its module either, or of its layer and the same of another layer; what is thrown away (at the end
-    of an epoch, to measure something); a way to the loss that is cut while others are left, or from the start.
+    is: what was frozen by `requires_grad_(False)`; what is not called any more; what comes to the loss only through a
+    multiplication by 0 (a term whose weight has gone down to nothing); what no optimizer holds where none holds others
+    of its module either, or of its layer and the same of another layer; what is thrown away (at the end of an epoch, to
+    measure something); a way to the loss that is cut while others are left, or from the start.
 """
 
 from __future__ import annotations
@@ -81,6 +82,7 @@ from hypocenter.detect.law_rows import (
     SITE,
     STRANGER,
     THROWN_AWAY,
+    TIMES_NOTHING,
     TWO_HANDS,
     USED_TWICE,
 )
@@ -118,6 +120,10 @@ _CLEAR = Remedy(
 )
 _WITH_GRAPH = Remedy(action="create-graph", text="take these gradients with create_graph=True")
 _UNMERGE = Remedy(action="unmerge", text="call unmerge_adapter() after the evaluation, before training goes on")
+_WHY_GONE = {
+    MERGED: "its adapter is merged into the weights of its layer, which leaves it out in training too",
+    TIMES_NOTHING: "all that the loss is given of it is multiplied by 0",
+}
 PILED_MATTERS = 0.01  # share of the gradient
 
 
@@ -144,8 +150,9 @@ def check(window: Window) -> Iterator[Finding]:
         since = f"{first.site} had a gradient at each of the first updates, and has none since step {begin}"
         severity: Severity = "warning" if first.module in ("", MERGED) else "note"
         found = _finding(window, gone, severity, f"{first.site} has no gradient any more", begin, since)
-        merged = "its adapter is merged into the weights of its layer, which leaves it out in training too"
-        yield replace(found, why=(*found.why, merged), remedy=_UNMERGE) if first.module == MERGED else found
+        if first.module in _WHY_GONE:
+            found = replace(found, why=(*found.why, _WHY_GONE[first.module]))
+        yield replace(found, remedy=_UNMERGE) if first.module == MERGED else found
     left_out = [row for row in rows if row.port == NOT_STEPPED]
     if left_out:
         first = next((row for row in left_out if row.module), left_out[0])

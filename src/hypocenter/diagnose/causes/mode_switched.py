@@ -12,7 +12,8 @@ What to do
     Call `model.train()` before the training step, and `model.eval()` only around an evaluation.
 
 When it is wrong
-    When a part of the model is frozen on purpose from this step on.
+    When the model is frozen on purpose from this step on. Where modules in the other mode are around it, as around
+    norms that are frozen after some epochs, it is a note.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def decide(evidence: Evidence) -> Verdict | None:
     other = "training" if mode == "evaluation" else "evaluation"
     return Verdict(
         cause="mode-switched",
-        confidence="proven",
+        confidence="likely" if fact(evidence, "n_within_others") == n else "proven",  # a part is frozen on purpose
         title=f"{module}{more} ran in {mode} mode, in the steps before in {other} mode",
         why=(*jumped(evidence), f"done again in {other} mode, {what_jumped(evidence)} is {short(without)}"),
         advice="call model.train() before the training step",

@@ -5,12 +5,13 @@ What it means
     part of an input, the model is shown the answer: the loss falls, and without the label it cannot do anything.
 
 How it is decided
-    Labels that the model is called with are replaced, and the outputs must stay. A decoder that is fed the labels is
-    asked less: the output at a place may depend on earlier labels, not on its own or later ones. An input with columns
-    that equal the label is replaced there, and the outputs must stay, where the loss draws an output to that label: a
-    reward that is a part of the state is no label. A model that reads tokens up to each place and is asked for that
-    very token, not for the next, sees its answer. Where it looks at no other token, or none tells of the next, so that
-    there is nothing else to learn, that is a note: some are meant to give back what they get.
+    Labels that the model is called with, and that the loss asks for, are replaced, and the outputs must stay. A decoder
+    that is fed the labels is asked less: the output at a place may depend on earlier labels, not on its own or later
+    ones. An input with columns that equal the label is replaced there, and the outputs must stay, where the loss draws
+    an output to that label: a reward that is a part of the state is no label. A model that reads tokens up to each
+    place and is asked for that very token, not for the next, sees its answer. Where it looks at no other token, or none
+    tells of the next, so that there is nothing else to learn, that is a note: some are meant to give back what they
+    get.
 
 What to do
     Take the label out of the input; shift labels by one place.
@@ -25,7 +26,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hypocenter.relations.facts import CannotTell, Facts, shift_of
 from hypocenter.relations.parts import Places, Whole
@@ -33,6 +34,7 @@ from hypocenter.relations.relation import Trial, relation
 from hypocenter.relations.subject import Given, Place, Subject
 from hypocenter.relations.tokens import earlier_replaced, follow_each_other, later_replaced, successors, targets_of
 
+_AGREE = 0.99  # of what the loss asks for
 _LEAST_ROWS = 8  # samples with a column that equals the label, before it is one
 
 
@@ -63,9 +65,10 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
 
 def _replaced(labels: Sequence[Given], facts: Facts) -> list[Trial]:
     """Return one trial for each label that the model is given; none where no output is known to hold scores."""
-    if facts.logits is None:  # what comes out may be a loss, of each place
+    if facts.logits is None or facts.targets is None:  # what comes out may be a loss, of each place
         return []
-    pairs = [(each, new) for each in labels if not torch.equal(new := _others(each.tensor), each.tensor)]
+    asked = [each for each in labels if _are_asked_for(each.tensor, facts.targets)]  # not the class of what is made
+    pairs = [(each, new) for each in asked if not torch.equal(new := _others(each.tensor), each.tensor)]
     return [
         Trial(
             changed={each.place: new},
@@ -77,6 +80,20 @@ def _replaced(labels: Sequence[Given], facts: Facts) -> list[Trial]:
         )
         for each, new in pairs
     ]
+
+
+def _are_asked_for(labels: Tensor, targets: Tensor) -> bool:
+    """Return whether the loss asks for these labels, each at its place or at the one before."""
+    if labels.is_floating_point():
+        labels = labels.argmax(-1) if labels.dim() > 1 else labels
+    later = [labels[:, 1:], nn.functional.pad(labels[:, 1:], (0, 1), value=-1)] if labels.dim() == 2 else []
+    for each in (labels, *later):
+        if each.numel() == targets.numel():
+            counts = (targets >= 0).reshape(each.shape)
+            there = targets.reshape(each.shape)[counts] == each[counts].to(targets.device)
+            if int(there.sum()) >= _AGREE * max(1, int(counts.sum())):
+                return True
+    return False
 
 
 def _others(labels: Tensor) -> Tensor:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -78,6 +79,12 @@ class Entries:
             rest = self.used - self.dot * self.factor  # square of the norm of what is not a multiple
             return rest <= self.tolerance**2 * self.used
 
+    def only(self, kept: NDArray[np.bool_]) -> Entries:
+        """Of some of them."""
+        places = [place for place, is_kept in zip(self.places, kept.tolist(), strict=True) if is_kept]
+        used, made, dot, tolerance = (each[kept] for each in (self.used, self.made, self.dot, self.tolerance))
+        return Entries(places=places, used=used, made=made, dot=dot, tolerance=tolerance)
+
     def have(self, factor: float) -> NDArray[np.bool_]:
         """Whether they are made times that."""
         return self.are_multiples & (np.abs(self.factor - factor) <= self.tolerance * abs(factor))
@@ -125,7 +132,7 @@ class Audit(Observer[ContextT]):
         self._before: dict[int, tuple[int, Sequence[Block]]] = {}  # by id of an optimizer: step, and what it used then
         self._n_explained = self._n_consumed = 0  # audited steps in a row
         self._n_microbatches = 0  # of the last audited step
-        self._is_clipped = False  # in this step
+        self._clips: list[list[int]] = []  # in this step: ids of the parameters of each
         self._clipped_to = 0.0  # norm of their gradients after the last clip that was seen to act, scale taken out
         self._n_clips = 0  # in a row that gave this norm: a threshold may also follow the gradients
         self._thrown_away = ThrownAway()
@@ -208,7 +215,7 @@ class Audit(Observer[ContextT]):
 
     def before_clip(self, parameters: Sequence[Any], max_norm: float) -> None:
         """What comes may be brought to a norm."""
-        self._is_clipped = True
+        self._clips.append(list(map(id, parameters)))
 
     def seen_before_clip(self, parameters: Sequence[Any], check: Check) -> None:
         """Its norm then."""
@@ -233,7 +240,7 @@ class Audit(Observer[ContextT]):
             self._give_up(update.step, str(why))
         self._thrown_away.remember(update, self._norm_before_clip(update))
         self._unclipped = None
-        self._is_clipped = False
+        self._clips = []
         key = id(update.optimizer)
         self._before = {k: each for k, each in self._before.items() if k != key and each[0] >= update.step - 1}
         if self._audits.is_due(update.step + 1):
@@ -264,9 +271,7 @@ class Audit(Observer[ContextT]):
         if self._n_more:
             return
         self._look_for_nothing(entries, update)
-        is_balanced = (entries.made == 0) & (entries.used == 0)
-        if usual is not None:
-            is_balanced |= entries.have(usual)
+        is_balanced = (entries.made == 0) & (entries.used == 0) | self._has_factor(balance, usual)
         order = self.context.clock.next_order
         for at, (index, is_well) in enumerate(zip(entries.places, is_balanced.tolist(), strict=True)):
             parameter = balance.parameters[index]
@@ -297,6 +302,21 @@ class Audit(Observer[ContextT]):
             self.rows.append(row)
         looked = len(entries.places), int(np.count_nonzero(is_balanced))
         self.rows.append(count_row(law.SITE, law.BALANCED, update.step, order(), looked, module=law.GRADIENT))
+
+    def _has_factor(self, balance: Balance, usual: float | None) -> NDArray[np.bool_]:
+        """Of each whether it has the factor of all, or of those that are clipped together with it, or are not."""
+        entries, clips = balance.entries, defaultdict[int, tuple[int, ...]](tuple)
+        found = np.zeros(len(entries.places), dtype=np.bool_) if usual is None else entries.have(usual)
+        for number, ids in enumerate(self._clips):
+            for each in ids:
+                clips[each] += (number,)
+        groups = defaultdict[tuple[int, ...], list[bool]](lambda: [False] * len(found))
+        for at, place in enumerate(entries.places):
+            groups[clips.get(id(balance.parameters[place]), ())][at] = True
+        for is_in in map(np.array, groups.values() if len(groups) > 1 else ()):
+            if (factor := common_factor(entries.only(is_in))) is not None:
+                found |= is_in & entries.have(factor)
+        return found
 
     def _look_for_nothing(self, entries: Entries, update: Update) -> None:
         """No gradient is used at all, although there are some: nobody does that on purpose, also not from the start."""
@@ -345,7 +365,7 @@ class Audit(Observer[ContextT]):
         if n < FEWEST or self._n_divided < 0:
             return
         scale = (scaled.state.scale or 1.0) if scaled is not None and scaled.is_unscaled else 1.0
-        are_divided = not self._is_clipped and math.isclose(usual * scale * n, 1.0, rel_tol=TOLERANCE)
+        are_divided = not self._clips and math.isclose(usual * scale * n, 1.0, rel_tol=TOLERANCE)
         n_times = self.n_divisions(update) + are_divided
         self._n_divided = self._n_divided + 1 if n_times > 1 else 0
         if self._n_divided == 1:
@@ -362,7 +382,7 @@ class Audit(Observer[ContextT]):
         scaled = update.scaled
         expected = 1.0 / (scaled.state.scale or 1.0) if scaled is not None and scaled.is_unscaled else 1.0
         is_explained = abs(usual / expected - 1.0) <= tolerance
-        if not is_explained and self._is_clipped and usual < expected:
+        if not is_explained and self._clips and usual < expected:
             norm = self.norm_after_clip(update)
             is_usual = abs(norm - self._clipped_to) <= tolerance * self._clipped_to
             is_explained = is_usual or self._n_clips < STAYS
@@ -404,8 +424,8 @@ class Audit(Observer[ContextT]):
             return law.OTHER, ""
         of_parts = weights[: len(parts)]
         typical = statistics.median(of_parts)
-        if before is not None and abs(weights[-1]) > 0.01 * abs(typical):
-            return law.STEP_BEFORE, ""
+        if before is not None and abs(weights[-1] - typical) <= 0.01 * abs(typical):
+            return law.STEP_BEFORE, ""  # who keeps a part of it, as momentum, means that
         off = [i for i, weight in enumerate(of_parts) if abs(weight - typical) > 0.01 * abs(typical)]
         return (law.MICROBATCH, str(off[0])) if len(off) == 1 else (law.OTHER, "")
 

@@ -267,13 +267,15 @@ class Between(Observer[Observed]):
                 (i, name)
                 for i, group in enumerate(now)
                 for name in group
-                if group[name] != kept.options[i].get(name) and not (kept.is_scheduled and name in SCHEDULED)
+                if name in kept.options[i]
+                and group[name] != kept.options[i][name]
+                and not (kept.is_scheduled and name in SCHEDULED)
             )
             if (other := next(others, None)) is not None:
                 number, name = other
                 order = self.context.clock.next_order()
                 row = number_row(f"group[{number}].{name}", CHANGED, step, order, now[number][name], module=OPTION)
-                row = replace(row, op=f"{kept.options[number].get(name, math.nan):g}")
+                row = replace(row, op=f"{kept.options[number][name]:g}")
         self._follow(kept.track, row, step)
 
     def _look(self, key: _Key, parameter: Any, step: int, counts: tuple[int, int]) -> None:

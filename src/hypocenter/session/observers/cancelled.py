@@ -4,7 +4,8 @@ A gradient of 0 has many healthy reasons: a term with the weight 0, units that a
 each way brings 0. Where two ways bring something, and their sum is 0 to the last bit at each of the first updates, the
 loss holds a difference of a thing and itself: it does not depend on the parameter, though it is computed from it. So it
 is with the bias of a score of which two are subtracted, on purpose; not with the weight beside it, nor with all that a
-module has.
+module has. A table of such biases, one for each user, is one too: it is looked up and added, and nothing else is done
+with it before its ways meet.
 """
 
 from __future__ import annotations
@@ -31,6 +32,12 @@ MOST = 16  # parameters whose ways are looked at, ...
 MOST_ELEMENTS = 1 << 24  # ... and elements of them all: the sums of their ways are kept for one step
 NEAR = 1e-6  # of the largest way: three and more may be added up in another order
 _SAME_VALUES = frozenset({"TBackward0", "TransposeBackward0", "ToCopyBackward0", "ViewBackward0", "PermuteBackward0"})
+_ADDED = frozenset({
+    "Embedding", "EmbeddingBag", "Index", "IndexSelect", "Gather", "Select", "Slice", "Expand", "Squeeze", "Unsqueeze",
+    "Reshape", "ReshapeAlias", "UnsafeView", "Alias", "Clone", "T", "Transpose", "Permute", "View", "ToCopy",
+    "Add", "Sub", "Neg", "Sum", "Mean",
+})  # fmt: skip
+"""What adds up parts of a thing, and does nothing else with it."""
 
 _Ways = dict[Any, list[tuple[Any, int]]]  # node of the graph -> nodes that go back to it, and by which of their inputs
 
@@ -70,6 +77,8 @@ class Cancelled(Observer):
         for key, end in ends.items():
             while len(before := ways.get(end, [])) == 1 and before[0][0].name() in _SAME_VALUES:
                 end = before[0][0]  # all ways come through it
+            if len(before) > 1 and _meet_as_they_were([node for node, _ in before], ways):
+                continue
             for node, at in before if len(before) > 1 else ():
                 self._handles.append(node.register_hook(self._listener(key, at)))
 
@@ -151,6 +160,20 @@ def _ways(roots: Sequence[Tensor]) -> _Ways:
                 seen.add(other)
                 waiting.append(other)
     return found
+
+
+def _meet_as_they_were(begun: Sequence[Any], ways: _Ways) -> bool:
+    """Return whether ways that begin at these nodes all come to one that has only been added up until then."""
+    together: set[Any] | None = None
+    for first in begun:
+        reached, waiting = set[Any](), [first]
+        while waiting:
+            node = waiting.pop()
+            if node not in reached and node.name().rstrip("0123456789").removesuffix("Backward") in _ADDED:
+                reached.add(node)
+                waiting += [after for after, _ in ways.get(node, ())]
+        together = reached if together is None else together & reached
+    return bool(together)
 
 
 def _norm(values: Tensor) -> Tensor:

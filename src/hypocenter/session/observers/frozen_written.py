@@ -3,7 +3,8 @@
 Adapters are trained beside a weight that no optimizer holds. Who adds them to it, to look at the merged model, and does
 not take them out again, counts them twice from then on. Who adds them and begins them anew keeps what the model
 computes, so nothing is said where a trained neighbour has shrunk; nor where the weight went towards a trained one of
-its shape, as targets and averages do, or moves at the first looks.
+its shape, as targets and averages do, or moves at the first looks. A weight with no factors beside it, whose product
+has its shape, is none that adapters are added to: a mask, a temperature, a table of random features.
 """
 
 from __future__ import annotations
@@ -151,6 +152,16 @@ def _alike(parameter: Tensor, trained: Sequence[Tensor]) -> list[Ref[Tensor]]:
     return [Ref(each) for each in found[:SOURCES]]
 
 
+def _are_factors_of(parameter: Tensor, near: Sequence[Tensor]) -> bool:
+    """Return whether two of these, of a lower rank, give a product of the parameter's shape, or of its transpose."""
+    if parameter.dim() < 2 or not parameter.numel():
+        return False
+    shapes = {(len(p), p.numel() // len(p)) for p in near if p.dim() > 1 and p.numel()}
+    n_out, n_in = len(parameter), parameter[0].numel()
+    ranks = {rank for rank, n in shapes if n in (n_out, n_in) and rank < min(n_out, n_in)}
+    return any((out, rank) in shapes for rank in ranks for out in (n_out, n_in))
+
+
 def _beside(root: nn.Module, trained: Set[int]) -> Iterator[tuple[Tensor, _Near]]:
     """Frozen parameters of a model that some are trained beside."""
     modules = dict(root.named_modules())
@@ -160,5 +171,5 @@ def _beside(root: nn.Module, trained: Set[int]) -> Iterator[tuple[Tensor, _Near]
                 continue
             together = list((modules.get(name.rpartition(".")[0], module) if name else module).parameters())
             near = [p for p in together if id(p) in trained and p.device == parameter.device]
-            if near:
+            if _are_factors_of(parameter, near):
                 yield parameter, _Near(len(together), near[:NEIGHBOURS])

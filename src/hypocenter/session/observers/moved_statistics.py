@@ -3,14 +3,17 @@
 A batch norm that is called in the mode of training moves its statistics, whoever calls it: an evaluation that forgot
 `eval()` puts its own data in. Each such call counts up `num_batches_tracked`, whose version tells how often without a
 look at the device. Between two updates of the norm's weight there are as many calls beside those that a backward
-follows as ever, or nobody can tell which were for training.
+follows as ever, or nobody can tell which were for training. Once there were more it is listened to: those with
+gradients are for training too, as of a task that a model is adapted to and tested on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _NormBase
 
@@ -39,6 +42,8 @@ class _Norm:
     n_usual: int = 0
     more: int = 0  # calls at the update before, beyond the rule
     n_times: int = 0
+    n_free: int = 0  # calls without gradients since the last update, once there were more calls
+    stop: Callable[[], None] | None = None  # listening to them
     first: tuple[int, int, float] | None = None  # when there were more for the first time: step, version, batches
     is_over: bool = False
 
@@ -76,7 +81,11 @@ class MovedStatistics(Observer):
         if not self._is_found:
             known = {id(each.counter()): each for each in self._norms}  # their counts go on
             self._is_found = True
-            self._norms = [known.get(id(each.counter()), each) for each in self._find(update)]
+            found = [known.get(id(each.counter()), each) for each in self._find(update)]
+            for each in self._norms:
+                each.is_over = each.is_over or not any(each is one for one in found)
+            self._let_go(is_all=False)
+            self._norms = found
         if not self._norms:
             return
         own = None
@@ -90,7 +99,25 @@ class MovedStatistics(Observer):
                 n, n_backwards = counter._version - each.version, self._n_backwards - each.n_backwards
                 each.version, each.n_backwards = counter._version, self._n_backwards
                 self._count(each, counter, n, n - n_backwards, update.step)
+                each.n_free = 0
+        self._let_go(is_all=False)
         self._norms = [each for each in self._norms if not each.is_over]
+
+    def attach(self) -> Callable[[], None]:
+        """Return the undo, which ends the listening."""
+        return self._let_go
+
+    def _let_go(self, *, is_all: bool = True) -> None:
+        for each in self._norms:
+            if (is_all or each.is_over) and each.stop is not None:
+                each.stop()
+
+    def _listen(self, each: _Norm) -> None:
+        def heard(*_: Any) -> None:
+            each.n_free += not torch.is_grad_enabled()
+
+        if (norm := each.norm()) is not None:
+            each.stop = self.context.after_calls.add(norm, heard)
 
     def _find(self, update: Update) -> list[_Norm]:
         own = update.ids
@@ -114,16 +141,17 @@ class MovedStatistics(Observer):
             each.is_over = True  # it is called now this often and now that
         if each.is_over or more < MORE or not each.usual:
             return
-        version = each.version
+        version, n_free = each.version, each.n_free
 
         def read(host: Sequence[float]) -> None:
             each.n_times += 1
             if each.first is None:
                 each.first = step, version, host[0]
+                self._listen(each)
                 return
             first, at, n_batches = each.first
-            if host[0] - n_batches != version - at:
-                each.is_over = True  # somebody has begun them anew: they are measured on purpose
+            if host[0] - n_batches != version - at or n_free < MORE:
+                each.is_over = True  # somebody has begun them anew: they are measured on purpose; or it is trained
             elif each.n_times == TIMES:
                 each.is_over = True
                 if self._is_told:

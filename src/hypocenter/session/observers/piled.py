@@ -9,7 +9,6 @@ What nobody added to since the optimizer's own update is its own gradient of the
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,7 +18,7 @@ from hypocenter.detect.law_rows import PILED, SITE
 from hypocenter.nouns import replace
 from hypocenter.session.events import Observed, Observer, Update
 from hypocenter.session.observers.optimizer_rows import number_row
-from hypocenter.tap.source import user_frame
+from hypocenter.tap.source import user_line
 from hypocenter.tap.weakly import Ref
 
 TIMES = 4  # updates in a row
@@ -61,8 +60,7 @@ class Piled(Observer[Observed]):
     def before_backward(self, roots: Sequence[Any]) -> None:
         """Count the backward, and note which line of the program called it."""
         self._n_backwards += 1
-        frame = user_frame(sys._getframe(1))
-        self._lines.append(("", 0) if frame is None else (frame.f_code.co_filename, frame.f_lineno))
+        self._lines.append(user_line())
 
     def _lines_since(self, n_backwards: int) -> frozenset[_Line]:
         """Return the lines that called backward since there had been so many."""

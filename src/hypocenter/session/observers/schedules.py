@@ -21,6 +21,7 @@ from hypocenter.tap.weakly import Ref
 OWN = ("torch", "mindspore")  # packages whose optimizers make no other step
 LINES_LOOKED = 16  # updates of a schedule in which the lines that advance it are noted
 AHEAD = 4  # updates of an optimizer before a schedule of its own began
+MOST_HELD = 8  # optimizers whose parameters are kept in mind
 ENOUGH = 4  # updates that were not skipped, to know whether a schedule steps once per update or once per epoch
 
 
@@ -60,6 +61,7 @@ class Schedules(Observer[Observed]):
         super().__init__(context)
         self._counts: dict[int, _Count] = {}
         self._step = 0
+        self._held: dict[int, frozenset[int]] = {}  # parameters of the last few optimizers
         self._last: dict[int | None, tuple[bool, float | None]] = {}  # skipped, learning rate; by optimizer, None: any
 
     def attach(self) -> Callable[[], None]:
@@ -127,8 +129,13 @@ class Schedules(Observer[Observed]):
         made = self._n_made(update)
         if at == ENOUGH and made - ENOUGH >= AHEAD:
             self._row(count, misuse.ANEW, made - ENOUGH, update.step, update.step - ENOUGH)
-        elif at - ENOUGH >= AHEAD and 0 < made <= ENOUGH + 1:
+        elif at - ENOUGH >= AHEAD and 0 < made <= ENOUGH + 1 and not self._is_of_a_stage(update):
             self._row(count, misuse.STATE_ANEW, float(at - ENOUGH), update.step, update.step - ENOUGH)
+
+    def _is_of_a_stage(self, update: Update) -> bool:
+        """Return whether an optimizer before had some of these parameters and not the same: a stage of training."""
+        own = update.ids
+        return any(not held.isdisjoint(own) and held != own for held in self._held.values())
 
     def _n_made(self, update: Update) -> float:
         """Return how many updates the optimizer has counted; 0 if it counts none, or on a device."""
@@ -177,9 +184,11 @@ class Schedules(Observer[Observed]):
 
     def after_update(self, update: Update) -> None:
         """Note if a loss scaler skipped the update."""
-        self._step = update.step
+        self._step, key = update.step, id(update.optimizer)
+        if self._counts and key not in self._held:
+            self._held = {**dict(list(self._held.items())[-MOST_HELD:]), key: frozenset(update.ids)}
         skipped = update.skipped and update.scaled is not None
-        self._last[None] = self._last[id(update.optimizer)] = skipped, self._rate(update.optimizer)
+        self._last[None] = self._last[key] = skipped, self._rate(update.optimizer)
         for count in self._counts.values():
             if count.optimizer is None or count.optimizer is update.optimizer:
                 count.last_skipped = skipped

@@ -30,7 +30,7 @@ from hypocenter.session.observers.label_rows import Labels, even_factors, gap_ro
 from hypocenter.session.observers.optimizer_rows import number_row
 from hypocenter.session.trainers import calling_trainer
 from hypocenter.tap.gradients import to_host
-from hypocenter.tap.source import user_frame
+from hypocenter.tap.source import user_line
 
 DENSE = 8  # steps of several micro-batches that are all looked at; then as often as replicas are
 MAX_NODES = 64  # of the graph, from the loss on
@@ -117,8 +117,7 @@ class TokenWeights(Observer):
         if not (is_wanted or self._is_over_ranks(step)):
             return
         if len(roots) == 1 and (node := _cross_entropy(roots[0])) is not None:
-            frame = user_frame(sys._getframe(1))
-            self._place = (frame.f_code.co_filename, frame.f_lineno) if frame is not None else ("", 0)
+            self._place = user_line()
             self._hook = _Weights(node, _LOSSES[type(node).__name__])
 
     def _is_wanted(self) -> bool:

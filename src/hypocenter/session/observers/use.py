@@ -24,11 +24,13 @@ from hypocenter.detect.law_rows import (
     NOTHING,
     SITE,
     STRANGER,
+    TIMES_NOTHING,
     USED_TWICE,
 )  # fmt: skip
 from hypocenter.nouns import replace
 from hypocenter.session.events import Observed, Observer, Update
 from hypocenter.session.observers.optimizer_rows import number_row
+from hypocenter.tap.source import user_line
 from hypocenter.tap.weakly import Ref
 
 FIRST = 4  # updates of an optimizer, at each of which a parameter must have had a gradient
@@ -49,6 +51,7 @@ class _Trained:
     names: set[str] = field(default_factory=set)  # had a gradient at every update so far
     used: set[str] = field(default_factory=set)  # had a gradient at some update
     missing: dict[str, int] = field(default_factory=dict)  # of these: updates in a row without one
+    nearly_gone: list[Ref[Any]] = field(default_factory=list)  # of those: told of at the next update without one
     last: dict[str, float] = field(default_factory=dict)  # norms at the last update
     listed: Sequence[str] | None = None  # their names, if none of them was 0
     gradients: tuple[int, list[int], list[int]] = (0, [], [])  # that the last update used: see `_look_for_twice`
@@ -78,8 +81,22 @@ class Use(Observer[Observed]):
         self._n_backward = 0  # for an update, at most
         self._n_backwards = 0  # of all updates
         self._n_updates = 0
+        self._lines: set[tuple[str, int]] = set()  # that called backward before the first updates
+        self._times_nothing: set[str] = set()  # parameters of which all that comes to the loss is multiplied by 0
+        self._is_other = False  # another one has called the last of many backward passes without an update
         self._names: dict[str, Ref[Any]] = {}  # all of each parameter that an optimizer held -> the last such one
         self._called: dict[str, bool] = {}  # parameters that miss gradients -> their module was called meanwhile
+
+    def before_backward(self, roots: Sequence[Any]) -> None:
+        """Note which line of the program wants gradients: first to train, and then, without updates, for what."""
+        if self._n_updates < USUAL:
+            self._lines.add(user_line())
+        elif len(self.context.tape.microbatches) >= UNUSED - 1:
+            self._is_other = user_line() not in self._lines
+        for trained in self._trained.values():
+            if trained.nearly_gone:
+                alive = [p for ref in trained.nearly_gone if (p := ref()) is not None]
+                self._times_nothing.update(map(self.context.label, self.context.framework.times_nothing(roots, alive)))
 
     def before_update(self, update: Update) -> None:
         """Gradients are final."""
@@ -156,6 +173,8 @@ class Use(Observer[Observed]):
             trained.names.discard(name)
         trained.missing = {name: trained.missing.get(name, 0) + 1 for name in gone}
         parameters = {self.context.label(p): p for p in update.parameters} if gone else {}
+        near = [name for name in gone if trained.missing[name] == GONE_FOR - 1 and name in parameters]
+        trained.nearly_gone = [Ref(parameters[name]) for name in near]
         for name in sorted(gone):
             if trained.missing[name] == GONE_FOR // 2:
                 self._listen(trained, name, parameters.get(name))
@@ -186,14 +205,18 @@ class Use(Observer[Observed]):
             return
         is_called = self._called.pop(name, False)
         kind = FROZEN if not parameter.requires_grad else "" if is_called else NOT_CALLED
+        kind = TIMES_NOTHING if name in self._times_nothing else kind
         if kind == NOT_CALLED and self.context.framework.is_merged(self.context.names.roots(), parameter):
             kind = MERGED
         order = self.context.clock.next_order()
         self.rows.append(number_row(name, NO_GRADIENT, step, order, GONE_FOR, module=kind))
 
     def at_end(self) -> None:
-        """Nobody is listened to any more; what was computed since the last update is used by nobody."""
-        n_unused = len(self.context.tape.microbatches)
+        """Nobody is listened to any more; what was computed since the last update is used by nobody.
+
+        What other lines compute than those that train is for another purpose: an attack, the importance of weights.
+        """
+        n_unused = 0 if self._is_other else len(self.context.tape.microbatches)
         if self._n_updates > USUAL and n_unused >= max(UNUSED, UNUSED_TIMES * self._n_backward):
             step, order = self.context.clock.step, self.context.clock.next_order()
             self.rows.append(number_row(SITE, NOT_USED, step, order, n_unused, call=self._n_backward))
