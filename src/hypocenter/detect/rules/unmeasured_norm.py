@@ -14,8 +14,9 @@ How it is decided
     calls.
 
     Or, after four updates of its weight with as many calls of it in training each, there are at least two calls more
-    before one update, and as many as ever before the next; and so once more, without gradients. Statistics that were
-    begun anew meanwhile (`reset_running_stats`) are measured on purpose.
+    before one update, and as many as ever before the next; and so once more, with no more gradients taken through them
+    than usual (who adapts a model to a task tests it so). Statistics that were begun anew meanwhile
+    (`reset_running_stats`) are measured on purpose.
 
     Or its weight was trained at two looks, one each four updates, and is frozen from then on, at four looks and more,
     while it is in the mode of training and its statistics move: a note. A warning where what it would give in

@@ -3,8 +3,8 @@
 A batch norm that is called in the mode of training moves its statistics, whoever calls it: an evaluation that forgot
 `eval()` puts its own data in. Each such call counts up `num_batches_tracked`, whose version tells how often without a
 look at the device. Between two updates of the norm's weight there are as many calls beside those that a backward
-follows as ever, or nobody can tell which were for training. Once there were more it is listened to: those with
-gradients are for training too, as of a task that a model is adapted to and tested on.
+follows as ever, or nobody can tell which were for training. Once there were more it is listened to: where gradients
+were taken through more of its calls than usual, a model is adapted to a task and tested on it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _NormBase
 
@@ -42,7 +41,7 @@ class _Norm:
     n_usual: int = 0
     more: int = 0  # calls at the update before, beyond the rule
     n_times: int = 0
-    n_free: int = 0  # calls without gradients since the last update, once there were more calls
+    n_used: int = 0  # calls that gradients were taken through since the last update, once there were more calls
     stop: Callable[[], None] | None = None  # listening to them
     first: tuple[int, int, float] | None = None  # when there were more for the first time: step, version, batches
     is_over: bool = False
@@ -99,7 +98,7 @@ class MovedStatistics(Observer):
                 n, n_backwards = counter._version - each.version, self._n_backwards - each.n_backwards
                 each.version, each.n_backwards = counter._version, self._n_backwards
                 self._count(each, counter, n, n - n_backwards, update.step)
-                each.n_free = 0
+                each.n_used = 0
         self._let_go(is_all=False)
         self._norms = [each for each in self._norms if not each.is_over]
 
@@ -113,8 +112,12 @@ class MovedStatistics(Observer):
                 each.stop()
 
     def _listen(self, each: _Norm) -> None:
-        def heard(*_: Any) -> None:
-            each.n_free += not torch.is_grad_enabled()
+        def used(_: Tensor) -> None:
+            each.n_used += 1
+
+        def heard(_module: Any, _args: Any, output: Any) -> None:
+            if isinstance(output, Tensor) and output.requires_grad:
+                output.register_hook(used)
 
         if (norm := each.norm()) is not None:
             each.stop = self.context.after_calls.add(norm, heard)
@@ -141,7 +144,7 @@ class MovedStatistics(Observer):
             each.is_over = True  # it is called now this often and now that
         if each.is_over or more < MORE or not each.usual:
             return
-        version, n_free = each.version, each.n_free
+        version, n_used = each.version, each.n_used
 
         def read(host: Sequence[float]) -> None:
             each.n_times += 1
@@ -150,8 +153,8 @@ class MovedStatistics(Observer):
                 self._listen(each)
                 return
             first, at, n_batches = each.first
-            if host[0] - n_batches != version - at or n_free < MORE:
-                each.is_over = True  # somebody has begun them anew: they are measured on purpose; or it is trained
+            if host[0] - n_batches != version - at or n_used > each.usual:
+                each.is_over = True  # somebody has begun them anew: they are measured on purpose; or it is adapted
             elif each.n_times == TIMES:
                 each.is_over = True
                 if self._is_told:
