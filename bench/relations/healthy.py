@@ -9,8 +9,7 @@ import torch
 
 from bench.relations.families import FAMILIES, batch_of
 from hypocenter.relations.check import Looked
-from hypocenter.relations.words import sentence
-from hypocenter.testing import RelationBroken, check_relations
+from hypocenter.testing import RelationBroken, check_relations, sentence
 
 FORMATS = ("float32", "bfloat16", "autocast-bfloat16", "autocast-float16")
 

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from hypocenter.errors import HypocenterError
-from hypocenter.relations.check import Looked, look
+from hypocenter.relations.check import Broken, Looked, look
 from hypocenter.relations.relation import RELATIONS, asked_in_runs
 from hypocenter.relations.subject import Subject
-from hypocenter.relations.words import sentence
 from hypocenter.replay.engine import Replayer
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.state import capture_ambient, capture_rng, restore_rng
@@ -138,3 +137,16 @@ with contextlib.suppress(ImportError):
     def _fixture() -> Callable[..., Looked]:
         """Provide `check_relations(model, batch)` to tests: see hypocenter.testing."""
         return check_relations
+
+
+def sentence(broken: Broken) -> str:
+    """Describe a broken relation in a sentence: what was changed, who noticed, where first, and by how much."""
+    name = broken.module or "the model itself"
+    where = f" in {name} ({broken.kind})" if broken.kind else " in code outside of modules"
+    if broken.source is not None:
+        where += f", before {broken.source.file}:{broken.source.line}"
+    by = f"; named as an exception: {broken.exception}" if broken.exception else ""
+    return (
+        f"{broken.relation}: {broken.what}, and {broken.whom} moved by {broken.size:.2g} of their size "
+        f"(at most {broken.limit:.2g}), first{where}{by}"
+    )

@@ -11,8 +11,7 @@ import pytest
 from hypocenter.align.alignment import ElsewhereError, ProgramFailedError
 from hypocenter.align.children import clean_environment, start
 from hypocenter.align.plan import Plan, plan_of
-from hypocenter.align.purposes import need
-from hypocenter.align.recordings import Recordings
+from hypocenter.align.recordings import Recordings, need
 
 
 class Played:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from hypocenter.compare.engine import compare_runs
 from hypocenter.diagnose.diagnosis import diagnose
-from hypocenter.importing.mindspore_statistic import statistics
+from hypocenter.importing.mindspore_items import statistics
 
 sys.path.insert(0, str(Path(__file__).parent))
 from mindspore_trees import OVERFLOWED, TRAINED, copied, folder_of, imported, reading_of  # isort: skip

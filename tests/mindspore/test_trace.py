@@ -9,7 +9,7 @@ from mindspore import Tensor, nn, ops
 
 from hypocenter.diagnose.origin import blame
 from hypocenter.replay.mindspore.engine import Replayer
-from hypocenter.replay.mindspore.tracing import blamed, traced
+from hypocenter.replay.mindspore.investigate import blamed, traced
 from hypocenter.tap.mindspore.names import NameMap
 from hypocenter.tap.mindspore.tape import GradCall, random_state
 

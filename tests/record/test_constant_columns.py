@@ -11,8 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hypocenter.record.constant_columns import constant_columns
-from hypocenter.record.salvage import Verdict, sealed_batches
+from hypocenter.record.salvage import Verdict, constant_columns, sealed_batches
 from hypocenter.record.schema import encoded
 from hypocenter.record.seal import write_sealed
 

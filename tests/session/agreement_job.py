@@ -14,7 +14,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from hypocenter.session import assembly, roll_call, tree
+from hypocenter.session import assembly, tree
 from hypocenter.session.agreement import Council
 
 TIMEOUT_S = 3.0
@@ -24,7 +24,7 @@ if case.startswith("tree-"):  # few ranks as many are connected: nodes of two, t
     case = case.removeprefix("tree-")
     assembly.MESH_RANKS = 1
     os.environ["LOCAL_WORLD_SIZE"] = "2"
-    assembly.levels_of = roll_call.levels_of = functools.partial(tree.levels_of, fan_out=2)
+    assembly.levels_of = functools.partial(tree.levels_of, fan_out=2)
 
 
 def couple():

@@ -11,7 +11,7 @@ import pytest
 from hypocenter.nouns import StepRecord
 from hypocenter.record.run_file import start_run
 from hypocenter.record.writer import Writer
-from hypocenter.session.found_live import FoundLive
+from hypocenter.session.output import FoundLive
 
 
 def test_a_bad_step_is_told_soon_and_once(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from bench.agreement.simulate import HOP_S, PASSES, Job, Store, assemble, meet
-from hypocenter.session import roll_call
+from hypocenter.session import assembly
 from hypocenter.session.assembly import who_is_silent
 from hypocenter.session.tree import Tree, TreeWork, levels_of
 
@@ -74,14 +74,14 @@ def test_what_the_store_is_asked_grows_as_the_ranks_do():
 @pytest.mark.parametrize("dead", [[5], [8], [0], [16, 17, 90], [0, 1, 2]])
 def test_who_is_missing_is_known_to_all_for_few_questions(dead, monkeypatch):
     """Rank 5 is one of a node, 8 the leader of one, 0 the root."""
-    monkeypatch.setattr(roll_call, "PAUSE_S", 0.0)
+    monkeypatch.setattr(assembly, "PAUSE_S", 0.0)
     job = Job(96, dead=dead)
     living = [rank for rank in range(96) if rank not in dead]
     for rank in living:
         Store(job, rank).set(f"waits/{rank}", "1")
     job.asked.clear()
     for rank in living:  # at the same time, in a job
-        roll_call.look_around(Store(job, rank), "waits", rank, 96, 8)
+        assembly.look_around(Store(job, rank), "waits", rank, 96, 8)
 
     found = [who_is_silent(Store(job, rank), "waits", rank, 96, until=0.0) for rank in living]
 

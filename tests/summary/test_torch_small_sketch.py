@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from hypocenter.summary.reducers import torch_signs
-from hypocenter.summary.reducers.torch_signs import block_elements
-from hypocenter.summary.reducers.torch_sketch import sketch_of
+from hypocenter.summary.reducers import torch_sketch
+from hypocenter.summary.reducers.torch_sketch import block_elements, sketch_of
 from hypocenter.summary.reducers.torch_small_sketch import SMALL, small_sketches
 from hypocenter.summary.sketch import K, Placement
 from hypocenter.summary.sketch import sketch as numpy_sketch
@@ -98,7 +97,7 @@ def test_blocks_are_sized_for_devices(monkeypatch) -> None:
     counts = []
     for kind in ("cpu", "cuda"):
         n_elements = block_elements(torch.device(kind))
-        monkeypatch.setattr(torch_signs, "block_elements", lambda _, n=n_elements: n)
+        monkeypatch.setattr(torch_sketch, "block_elements", lambda _, n=n_elements: n)
         small_sketches([values])  # its signs are made once
         with Counting() as counting:
             small_sketches([values])
@@ -129,7 +128,7 @@ def test_blocks_of_any_size_give_the_same(monkeypatch, view: str, dtype: torch.d
     expected = [numpy_sketch(values.float().numpy(), place).tolist() for place in places]
 
     for n in (64, 64 * 7, 1 << 20):
-        monkeypatch.setattr(torch_signs, "block_elements", lambda _, n=n: n)
+        monkeypatch.setattr(torch_sketch, "block_elements", lambda _, n=n: n)
         assert [sketch_of(values, place).tolist() for place in places] == expected
         (small,) = small_sketches([values])
         assert small is not None

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from hypocenter.tap.graph_shape import shape_of
+from hypocenter.tap.flow import shape_of
 
 
 def loss(branch: Callable[[Tensor], Tensor] = lambda h: h, n: int = 2, width: int = 4) -> Tensor:

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from hypocenter.align.alignment import Alignment, StageResult
 from hypocenter.align.plan import Plan, SideName, Widening
-from hypocenter.align.purposes import need
-from hypocenter.align.recordings import Recordings
+from hypocenter.align.recordings import Recordings, need
 from hypocenter.compare.cards import RunCards, cards_of
 from hypocenter.compare.comparison import Comparison, Matching, SiteCard, Spot, is_given_to_loss, is_of_update
 from hypocenter.compare.curves.catalogue import read_curve

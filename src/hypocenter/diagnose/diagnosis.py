@@ -28,10 +28,9 @@ from hypocenter.diagnose.handed_on import from_before, from_behind, is_received
 from hypocenter.diagnose.judged_evidence import JudgedEvidence, RunEvidence, judged_piece, load
 from hypocenter.diagnose.over_ranks import found_over_ranks, rules_over_ranks
 from hypocenter.diagnose.panels import arrow
-from hypocenter.diagnose.partial import get_ready, look_at_job
+from hypocenter.diagnose.partial import get_ready, holds_values, look_at_job
 from hypocenter.diagnose.ranks import together, with_device
 from hypocenter.diagnose.records import Records
-from hypocenter.diagnose.rows import holds_values
 from hypocenter.diagnose.spike_words import BEFORE, RISE, rose
 from hypocenter.in_words import counted
 from hypocenter.nouns import Diagnosis, Finding, Place, Remedy, Status, StepRecord

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,6 @@ from hypocenter.detect.own_laws import OwnLaw
 from hypocenter.diagnose.over_ranks import rules_over_ranks
 from hypocenter.diagnose.panels import arrow
 from hypocenter.diagnose.rank_look import RankLook, look_at
-from hypocenter.diagnose.rows import bad_steps
 from hypocenter.record.gather import kept_rows
 from hypocenter.record.reader import RecordedRun, ranked, with_rank
 from hypocenter.record.schema import READINGS, encoded
@@ -223,3 +222,25 @@ class Beside:
     def table(self) -> pa.Table:
         """The rows, with their rank, and words as numbers into dictionaries."""
         return with_rank(pa.Table.from_batches(self._kept, encoded(READINGS)), self._rank)
+
+
+def bad_steps(recorded: RecordedRun) -> Any:
+    """Return steps of an imported run with something not finite: all their rows are wanted, to follow it."""
+    found = [pc.unique(table["step"]) for _, table in recorded.scan(_is_nonfinite) if table.num_rows]
+    return pc.unique(pa.concat_arrays(found)) if found else pa.array([], pa.int64())
+
+
+def _is_nonfinite(table: Any) -> Any:
+    return pc.greater(pc.add(pc.add(table["n_nan"], table["n_posinf"]), table["n_neginf"]), arrow(0))
+
+
+def holds_values(recorded: RecordedRun) -> bool:
+    """Return whether any reading tells of values: imported runs may hold names or checksums alone."""
+    return any(table.num_rows for _, table in recorded.scan(_tells))
+
+
+def _tells(table: Any) -> Any:
+    found: Any = pc.is_valid(table["min"])
+    for name in ("n_nan", "n_posinf", "n_neginf"):
+        found = pc.or_(found, pc.greater(table[name], arrow(0)))
+    return found

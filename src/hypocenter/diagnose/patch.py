@@ -13,8 +13,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from hypocenter.diagnose.operands import FLOATING, MATRIX, POSITIONS, Names, Operands, names_in, root_name
-from hypocenter.diagnose.source_text import FUNCTIONS, CannotRewrite, Edit, Place, Text, applied
+from hypocenter.diagnose.source_text import (
+    FLOATING,
+    FUNCTIONS,
+    MATRIX,
+    POSITIONS,
+    CannotRewrite,
+    Edit,
+    Names,
+    Operands,
+    Place,
+    Text,
+    applied,
+    names_in,
+    root_name,
+)
 
 How = Literal["forward", "statement"]
 LIBRARY_FOLDERS = frozenset({"site-packages", "dist-packages"})

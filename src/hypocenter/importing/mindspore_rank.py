@@ -9,9 +9,8 @@ from typing import Any
 
 from hypocenter.importing.mindspore_flow import Flow
 from hypocenter.importing.mindspore_graph import read_graph
-from hypocenter.importing.mindspore_items import Execution, Item, Sink, executions, joined
+from hypocenter.importing.mindspore_items import Execution, Item, Sink, executions, joined, statistics
 from hypocenter.importing.mindspore_names import flat, parse_file
-from hypocenter.importing.mindspore_statistic import statistics
 from hypocenter.importing.mindspore_step import Kept, Step, constant
 from hypocenter.importing.mindspore_tree import STATISTICS, Folder, graphs_of, names_in, orders_of, rows_of, setting
 from hypocenter.importing.mindspore_values import Values

@@ -37,8 +37,7 @@ from hypocenter.replay.jointly import Table
 from hypocenter.replay.own_groups import OwnGroups
 from hypocenter.session.assembly import Assembled, Assembly, StepCount, named, start_most, who_is_silent
 from hypocenter.session.check import scalar_reading
-from hypocenter.session.never_freed import never_freed
-from hypocenter.session.side_thread import SideThread
+from hypocenter.session.side_thread import SideThread, never_freed
 from hypocenter.session.tree import Tree
 from hypocenter.session.wire import receive, send
 

@@ -8,6 +8,7 @@ with exit code 134. So the exit waits for it, a bounded time.
 from __future__ import annotations
 
 import atexit
+import ctypes
 import threading
 from abc import ABC, abstractmethod
 
@@ -46,3 +47,8 @@ class SideThread(threading.Thread, ABC):
     def _leave(self) -> None:
         self.call_off()
         self.join(self._patience_s)
+
+
+def never_freed(what: object) -> None:
+    """Keep an object, and all that it refers to, for ever, by one reference more that is never given back."""
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(what))

@@ -41,10 +41,9 @@ from hypocenter.session.without_hooks import without_hooks
 from hypocenter.summary.reducers.torch_float64 import in_float64
 from hypocenter.tap.before_reduction.ddp import hooks_of
 from hypocenter.tap.dispatch import Together
-from hypocenter.tap.flow import Flow, paths
+from hypocenter.tap.flow import Flow, GraphShape, paths
 from hypocenter.tap.free_memory import why_no_room
 from hypocenter.tap.gradients import ROW, are_plain, local, norms, to_host
-from hypocenter.tap.graph_shape import GraphShape
 from hypocenter.tap.loss_divisors import n_divisions
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.poison import Poison

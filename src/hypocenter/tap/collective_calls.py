@@ -6,10 +6,15 @@ ranks, `group_src` and `group_dst` ranks of the group.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Sequence
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple, cast
 
 from torch import Tensor
+
+from hypocenter.tap.own_frame import RAISED, hear
 
 
 class Given(NamedTuple):
@@ -217,3 +222,140 @@ FUNCTIONAL: dict[str, tuple[str, Reader]] = {
     "broadcast": ("broadcast", f_broadcast),
 }
 """Function of torch.distributed._functional_collectives (DTensor's collectives) -> (what we call it, its reader)."""
+
+
+# Results of asynchronous collectives: they are there once somebody has waited.
+#
+# The classes of the handles (`Work`, `AsyncCollectiveTensor`) are patched only while a result is looked for, that is at
+# scheduled steps. A result that nobody waits for in a way seen here (a callback, a stream wait in C++) is not reported.
+
+Told = Callable[[], None]
+_MAX_PENDING = 4096  # handles looked for at a time: each keeps its tensors alive
+
+
+class Waits:
+    """Tells when the handles of asynchronous collectives have been waited for."""
+
+    def __init__(self) -> None:
+        self._works: dict[int, tuple[Any, list[Told]]] = {}
+        self._tensors: dict[int, tuple[Tensor, list[Told]]] = {}
+        self._undos: dict[tuple[type, str], Callable[[], None]] = {}
+
+    def after_work(self, works: Sequence[Any], tell: Told) -> None:
+        """Call `tell` once all of these works have been waited for."""
+        if not works or len(self._works) + len(works) > _MAX_PENDING:
+            return
+        left = {id(work) for work in works}
+
+        def one(key: int) -> None:
+            left.discard(key)
+            if not left:
+                tell()
+
+        for work in works:
+            self._patch(_definer(type(work), "wait"), "wait", self._waited_work)
+            self._works.setdefault(id(work), (work, []))[1].append(functools.partial(one, id(work)))
+
+    def after_tensor(self, result: Any, tell: Callable[[Tensor], None]) -> None:
+        """Call `tell` with the values of an AsyncCollectiveTensor once it has been waited for."""
+        elem = result.elem
+        for name in ("trigger_wait", "wait"):
+            self._patch(_definer(type(result), name), name, self._waited_tensor)
+        key = elem.untyped_storage()._cdata
+        self._tensors.setdefault(key, (elem, []))[1].append(functools.partial(tell, elem))
+
+    def forget(self) -> None:
+        """Wait for no results any more, and take the patches off."""
+        self._works.clear()
+        self._tensors.clear()
+        for undo in self._undos.values():
+            undo()
+        self._undos.clear()
+
+    def _waited_work(self, work: Any) -> None:
+        known = self._works.get(id(work))
+        if known is not None and known[0] is work:
+            del self._works[id(work)]
+            for tell in known[1]:
+                tell()
+
+    def _waited_tensor(self, result: Any) -> None:
+        known = self._tensors.pop(result.elem.untyped_storage()._cdata, None)
+        if known is not None:
+            for tell in known[1]:
+                tell()
+
+    def _patch(self, owner: type, name: str, waited: Callable[[Any], None]) -> None:
+        if (owner, name) in self._undos:
+            return
+
+        def begin(work: Any, *_: Any) -> Callable[[Any], None]:
+            return lambda result: None if result is RAISED else waited(work)
+
+        self._undos[owner, name] = hear(owner, name, begin)
+
+
+def _definer(kind: type, name: str) -> type:
+    return next(base for base in kind.__mro__ if name in vars(base))
+
+
+Undo = Callable[[], None]
+Make = Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def wrap_in_place(function: FunctionType, make: Make) -> Undo:
+    """Wrap a function that stays the object it is. Returns the undo.
+
+    Args:
+        function: of a module. A closure that does not keep what it wraps under the name `func` is left alone.
+        make: takes the original, gives what is called instead.
+    """
+    freevars = function.__code__.co_freevars
+    if function.__closure__ and "func" in freevars:
+        cell = function.__closure__[freevars.index("func")]
+        original = cell.cell_contents
+        cell.cell_contents = around = make(original)
+
+        def put_back() -> None:
+            if cell.cell_contents is around:
+                cell.cell_contents = original
+
+        return put_back
+    return _wrap_plain(function, make) if not freevars else lambda: None
+
+
+def _forward(*args: Any, **kwargs: Any) -> Any:
+    return _name_to_be_replaced(*args, **kwargs)  # type: ignore[name-defined] # noqa: F821 # pyright: ignore
+
+
+def _wrap_plain(function: FunctionType, make: Make) -> Undo:
+    """Give an undecorated function code that calls ours, which it finds among its module's globals."""
+    own, name = function.__code__, f"_hypocenter_{function.__name__}"
+    original = FunctionType(own, function.__globals__, function.__name__, function.__defaults__)
+    original.__kwdefaults__ = function.__kwdefaults__
+    signature = inspect.signature(function)
+    function.__globals__[name] = make(original)
+    jump: CodeType = _forward.__code__.replace(co_names=(name,), co_name=own.co_name, co_filename=own.co_filename)
+    function.__code__ = jump
+    function.__signature__ = signature  # type: ignore[attr-defined]
+
+    def put_back() -> None:
+        if function.__code__ is jump:
+            function.__code__ = own
+            del function.__signature__  # type: ignore[attr-defined]
+            function.__globals__.pop(name, None)
+
+    return put_back
+
+
+def wrap_attribute(module: Any, name: str, make: Make) -> Undo:
+    """Replace a module's attribute by a wrapper, for all who look it up there. Returns the undo."""
+    original = getattr(module, name)
+    replacement = make(original)
+    setattr(module, name, replacement)
+
+    def put_back() -> None:
+        if getattr(module, name) is replacement:
+            setattr(module, name, original)
+
+    return put_back

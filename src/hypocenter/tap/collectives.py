@@ -23,11 +23,18 @@ from torch import Tensor
 
 from hypocenter.capturing import is_capturing
 from hypocenter.tap import call_site
-from hypocenter.tap.collective_calls import FUNCTIONAL, READERS, Given, Reader
-from hypocenter.tap.collective_waits import Waits
+from hypocenter.tap.collective_calls import (
+    FUNCTIONAL,
+    READERS,
+    Given,
+    Reader,
+    Undo,
+    Waits,
+    wrap_attribute,
+    wrap_in_place,
+)
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.weakly import Ref
-from hypocenter.tap.wrapping import Undo, wrap_attribute, wrap_in_place
 
 _FAKE: Any = torch._C._TorchDispatchModeKey.FAKE
 

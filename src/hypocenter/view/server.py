@@ -6,9 +6,10 @@ import asyncio
 import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import numpy as np
 from markupsafe import Markup
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -18,12 +19,16 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from hypocenter import __version__
+from hypocenter.compare.curves.curve import Curve, Series
+from hypocenter.compare.curves.of_runs import drawn
+from hypocenter.errors import HypocenterError
+from hypocenter.nouns import StepRecord
 from hypocenter.report import curves_picture, wording
 from hypocenter.report import page as report_page
 from hypocenter.report.page.document import file_text, shell
 from hypocenter.view import page
-from hypocenter.view.both import both_shown
 from hypocenter.view.findings import MOST_RECORDED_BYTES, holds_links, in_child, recorded_bytes
+from hypocenter.view.following import FollowedRun
 from hypocenter.view.overview import overview_shown
 from hypocenter.view.shown import PARTS, Piece, Shown
 from hypocenter.view.watcher import Watched, Watcher
@@ -234,3 +239,43 @@ async def _until(is_so: object, most_s: float = _FIRST_S) -> None:
     end = time.monotonic() + most_s
     while not is_so() and time.monotonic() < end:  # type: ignore[operator]
         await asyncio.sleep(0.01)
+
+
+_KINDS = {"accepted": "healthy", "departed": "error", "cannot-tell": "cannot-tell"}
+_QUANTITIES: dict[str, Callable[[StepRecord], float | None]] = {
+    "loss": lambda record: record.loss,
+    "grad_norm": lambda record: record.grad_norm,
+    "lr": lambda record: record.lr,
+}
+
+
+def both_shown(baseline: FollowedRun, candidate: FollowedRun) -> Shown:
+    """Return the page of two runs as they are now."""
+    sentence, kind = "there are no two steps yet that both have", "note"
+    try:
+        found = drawn(curve_of(baseline), curve_of(candidate))
+    except (HypocenterError, ValueError):
+        found = ()
+    drawings = [
+        (one.name, Markup(curves_picture.inline(one.found, name=one.name, is_titled=at > 0)))  # the card is its title
+        for at, one in enumerate(found)
+    ]
+    if found:
+        kind = _KINDS.get(found[0].found.status, "note")
+        sentence = wording.sentence(found[0].found.sentence)
+    html = shell(page.__name__, "parts.html.j2").module.both(sentence, kind, drawings)  # pyright: ignore
+    names = " against ".join(wording.clean(run.directory.name, 40) for run in (candidate, baseline))
+    is_over = not baseline.is_running and not candidate.is_running
+    return Shown(parts={"both": Piece(str(html).encode())}, title=names, turn="", is_over=is_over)
+
+
+def curve_of(run: FollowedRun) -> Curve:
+    """Return loss, gradient norm and learning rate, as far as they were kept."""
+    records = run.course.records()
+    series: dict[str, Series] = {}
+    for name, of in _QUANTITIES.items():
+        points = [(record.step, value) for record in records if (value := of(record)) is not None]
+        if points:
+            steps, values = zip(*points, strict=True)
+            series[name] = Series(name=name, steps=np.array(steps, np.int64), values=np.array(values, np.float64))
+    return Curve(source=str(run.directory), kind="recording", series=series, counts_from=0)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from hypocenter.cli.agents.pages import Cut, page
+from hypocenter.cli.agents.tools import Cut, page
 from hypocenter.errors import ConfigError
 
 MOST = 400

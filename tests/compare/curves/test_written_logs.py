@@ -14,7 +14,7 @@ from made_curves import double, falling, message, varint
 
 from hypocenter.compare.curves.catalogue import NotALogError, is_log, read_curve
 from hypocenter.compare.curves.compare import compare_curves
-from hypocenter.record.crc32c import masked_crc32c
+from hypocenter.record.event_file import masked_crc32c
 
 WANDB = """
 import sys, wandb

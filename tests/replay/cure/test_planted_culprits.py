@@ -144,7 +144,7 @@ def test_the_alternatives_are_compared_with_float64(tmp_path):
 
 
 def test_slow_replays_are_timed_once(tmp_path, monkeypatch):
-    monkeypatch.setattr("hypocenter.replay.cure.alternatives.SHORT_S", 0.0)  # of every real model they are
+    monkeypatch.setattr("hypocenter.replay.cure.finder.SHORT_S", 0.0)  # of every real model they are
 
     cure = cure_of(planted((9,)), tmp_path / "run")
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 import hypocenter
-from hypocenter.replay.cure.alternatives import KeptForBackward, parameter_share
+from hypocenter.replay.cure.finder import KeptForBackward, parameter_share
 
 
 def test_the_share_counts_shared_parameters_once():

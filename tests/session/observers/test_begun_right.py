@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, DistributedSampler, Subset, TensorDataset, get_worker_info
 
 import hypocenter
-from hypocenter.tap.worker_draws import alike_in_workers
+from hypocenter.tap.loader_batches import alike_in_workers
 from tests.session.observers.test_laws import findings
 
 Act = Callable[[nn.Sequential, int], None]

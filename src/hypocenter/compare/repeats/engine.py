@@ -8,9 +8,8 @@ from pathlib import Path
 
 from hypocenter.compare.repeats.answer import Determinism, Origin, Results
 from hypocenter.compare.repeats.generators import Draw, draws_of
-from hypocenter.compare.repeats.origins import PYTHONS, counted, moment, of_draw, of_root, place_words
+from hypocenter.compare.repeats.origins import PYTHONS, Root, counted, moment, of_draw, of_root, place_words, roots_of
 from hypocenter.compare.repeats.pairing import Pairing, of_runs
-from hypocenter.compare.repeats.roots import Root, roots_of
 from hypocenter.opbits import Trace
 from hypocenter.record.bits_file import read_traces
 

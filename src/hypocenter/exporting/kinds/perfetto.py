@@ -6,8 +6,7 @@ import math
 from collections.abc import Iterator
 
 from hypocenter.exporting.catalogue import Export, exporter
-from hypocenter.exporting.module_calls import Value
-from hypocenter.exporting.timeline import COUNTERS, TRACKS, Event, Level, Mark, Slice, events_of, notes_of
+from hypocenter.exporting.timeline import COUNTERS, TRACKS, Event, Level, Mark, Slice, Value, events_of, notes_of
 from hypocenter.record import protobuf as pb
 
 _BEGIN, _END, _INSTANT, _COUNTER = 1, 2, 3, 4  # TrackEvent.Type of perfetto/trace/track_event/track_event.proto

@@ -31,8 +31,7 @@ from hypocenter.optrace import (
     is_transition,
 )
 from hypocenter.replay.host_values import as_constants, bits_of, same_values
-from hypocenter.replay.mindspore.arguments import argument_names, literal_bits, operands_of, scalars_of
-from hypocenter.replay.mindspore.gradient_of import GradientOf
+from hypocenter.replay.mindspore.arguments import GradientOf, argument_names, literal_bits, operands_of, scalars_of
 from hypocenter.replay.mindspore.host import flat, held, is_floating, nonfinite_bits, values
 from hypocenter.replay.mindspore.not_shown import Shown, show_more
 from hypocenter.replay.mindspore.places import Places

@@ -17,7 +17,7 @@ from datetime import timedelta
 
 import torch
 
-from hypocenter.session.never_freed import never_freed
+from hypocenter.session.side_thread import never_freed
 
 
 def at_exit_leave_together(timeout_s: float) -> None:

@@ -12,7 +12,7 @@ from hypocenter.session.mindspore.audit import Audit
 from hypocenter.session.mindspore.batches import Batches
 from hypocenter.session.mindspore.by_rule import ByRule
 from hypocenter.session.mindspore.calibration import Calibration
-from hypocenter.session.mindspore.failures import Failures
+from hypocenter.session.mindspore.failures import Failures, Unreplayed
 from hypocenter.session.mindspore.given import Given
 from hypocenter.session.mindspore.graph import Graphs
 from hypocenter.session.mindspore.imposed.in_training import InTraining
@@ -25,7 +25,6 @@ from hypocenter.session.mindspore.relations import Relations
 from hypocenter.session.mindspore.scaling import Scaling
 from hypocenter.session.mindspore.seams import Context, Seams
 from hypocenter.session.mindspore.unheld import Unheld
-from hypocenter.session.mindspore.unreplayed import Unreplayed
 from hypocenter.session.observers.between import Between
 from hypocenter.session.observers.culprit import Culprit
 from hypocenter.session.observers.frozen_state import FrozenState

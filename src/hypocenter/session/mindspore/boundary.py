@@ -5,27 +5,32 @@ from __future__ import annotations
 import math
 import weakref
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
-from hypocenter.nouns import Reading, StepRecord
+import mindspore as ms  # pyright: ignore[reportMissingImports]
+from mindspore import nn  # pyright: ignore[reportMissingImports]
+
+from hypocenter.detect.law_rows import CLIPPED_IN_VAIN, SITE, THROWN_AWAY
+from hypocenter.nouns import Reading, StepRecord, replace
 from hypocenter.session.check import Check
+from hypocenter.session.events import Update
 from hypocenter.session.failed import Failed
 from hypocenter.session.guard import StopTraining
-from hypocenter.session.mindspore.clip_results import ClipResults
-from hypocenter.session.mindspore.compiled import Outcome
-from hypocenter.session.mindspore.facts import FactsKeeper
-from hypocenter.session.mindspore.loss_scale import StepScale
+from hypocenter.session.mindspore.facts import FactsKeeper, learning_rate
 from hypocenter.session.mindspore.parameter_check import ParameterCheck
-from hypocenter.session.mindspore.schedules import learning_rate
+from hypocenter.session.mindspore.scaling import StepScale
 from hypocenter.session.mindspore.seams import Context, Due, Seams
 from hypocenter.session.mindspore.sentinel import Sentinel
+from hypocenter.session.observers.clip_calls import LOOKED
+from hypocenter.session.observers.optimizer_rows import number_row
 from hypocenter.session.output import Output
 from hypocenter.session.place_keeper import PlaceKeeper
 from hypocenter.session.scalars import scalar_rows
 from hypocenter.session.step_times import StepTimes
 from hypocenter.tap.mindspore.gradients import Norms
 from hypocenter.tap.mindspore.owners import Owners
-from hypocenter.tap.mindspore.tape import GradCall
+from hypocenter.tap.mindspore.tape import GradCall, tensors
 from hypocenter.tap.mindspore.updates import parameters_of
 
 
@@ -330,3 +335,59 @@ def _scaled(check: Check, scale: float) -> Check:
     """Return the same check with a loss scale taken out of the norms."""
     norms = {name: norm / scale if math.isfinite(norm) else norm for name, norm in check.grad_norms.items()}
     return Check(losses=check.losses, grad_norms=norms, bad_params=check.bad_params, newly_dead=check.newly_dead)
+
+
+class ClipResults:
+    """Remembers which gradients the clips of a step were given, until its update."""
+
+    def __init__(self) -> None:
+        self._given: list[Sequence[Any]] = []
+        self._n_looked = self._n_in_vain = 0
+
+    def clips(self, gradients: Sequence[Any]) -> None:
+        """Remember gradients that are about to be clipped."""
+        if self._n_looked < LOOKED:
+            self._given.append(gradients)
+
+    def row(self, update: Update, next_order: Callable[[], int]) -> Reading | None:
+        """Return a row if each of the first updates with a clip used the very tensors that the clip was given."""
+        given, self._given = self._given, []
+        if not given or not update.gradients or self._n_looked >= LOOKED:
+            return None
+        self._n_looked += 1
+        unclipped = {id(gradient) for gradients in given for gradient in gradients}
+        self._n_in_vain += all(id(gradient) in unclipped for _, gradient in update.gradients)
+        if self._n_in_vain < LOOKED:
+            return None
+        row = number_row(SITE, CLIPPED_IN_VAIN, update.step, next_order(), LOOKED, module=THROWN_AWAY)
+        return replace(row, call=len(update.gradients))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The loss of a compiled step, and what a cell with loss scaling returns beside it."""
+
+    loss: float | None = None
+    skipped: bool = False
+    scale: float | None = None
+    scaler: str = ""
+
+
+def outcome(cell: Any, outputs: Any) -> Outcome:
+    """Read from what a training cell returned: its loss first, then of TrainOneStepWithLossScaleCell flag and scale."""
+    loss = next((number for t in tensors(outputs) if (number := _number(t)) is not None), None)
+    if not isinstance(cell, nn.TrainOneStepWithLossScaleCell) or not isinstance(outputs, tuple) or len(outputs) < 3:
+        return Outcome(loss=loss)
+    flag, scale = _number(outputs[1]), _number(outputs[2])
+    manager = getattr(cell, "loss_scaling_manager", None)
+    kind = type(manager if manager is not None else cell).__name__
+    return Outcome(loss=loss, skipped=bool(flag), scale=scale, scaler=kind)
+
+
+def _number(value: Any) -> float | None:
+    """Return a number or the mean of a tensor, as a loss of several elements; None for anything else."""
+    if isinstance(value, (bool, int, float)):
+        return float(value)
+    if isinstance(value, ms.Tensor) and value.size:
+        return float(value.asnumpy().astype("float64").mean())
+    return None

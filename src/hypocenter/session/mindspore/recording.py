@@ -20,8 +20,7 @@ from hypocenter.config import Config
 from hypocenter.record.layout import rank_directory
 from hypocenter.session.guard import Listening, StopTraining, guarded
 from hypocenter.session.mindspore.assembly import assemble
-from hypocenter.session.mindspore.boundary import Boundary
-from hypocenter.session.mindspore.compiled import outcome
+from hypocenter.session.mindspore.boundary import Boundary, outcome
 from hypocenter.session.mindspore.framework import MindSporeFramework
 from hypocenter.session.mindspore.rank import rank_and_world_size
 from hypocenter.session.mindspore.seams import Context

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from hypocenter.summary.reducers.torch_signs import blocks_of, cuts_factors, times_signs
+from hypocenter.summary.reducers.torch_sketch import blocks_of, cuts_factors, times_signs
 from hypocenter.summary.reducers.torch_values import local_values
 from hypocenter.summary.sketch import COLUMN_SEED, ROW_SEED, WIDTH, hashed, matrix_place
 

@@ -15,7 +15,7 @@ import numpy as np
 from hypocenter.compare.curves import wire
 from hypocenter.compare.curves.catalogue import Head, NotALogError, reader
 from hypocenter.compare.curves.collector import Collector
-from hypocenter.record.crc32c import masked_crc32c
+from hypocenter.record.event_file import masked_crc32c
 
 RECORD_BYTES = 64 << 20  # events of scalars have some dozens; pictures and graphs some megabytes
 _CHECKED_BYTES = 1 << 20  # larger records are pictures or graphs: their data is not looked at, nor its checksum
