@@ -27,11 +27,7 @@ from hypocenter.record.address import address_of, is_address
 from hypocenter.record.elsewhere import brought
 from hypocenter.record.facts_file import Facts, read_facts
 from hypocenter.record.gather import EVERYTHING, Mask, Want, nothing
-from hypocenter.record.layout import (
-    EVIDENCE_FILE,
-    rank_directories,
-    sealed_path,
-)
+from hypocenter.record.layout import EVIDENCE_FILE, rank_directories, sealed_path
 from hypocenter.record.parts import WINDOWS, parts_of
 from hypocenter.record.place_file import read_place
 from hypocenter.record.rank_files import SCHEMAS, Knowledge, RankRows, StepStream, files_of_one, read_rank, spans_of

@@ -23,15 +23,7 @@ from __future__ import annotations
 from hypocenter.diagnose import why
 from hypocenter.diagnose.evidence import Evidence, OpFacts, TensorFacts, Verdict
 from hypocenter.diagnose.operators import DIVISION, subject
-from hypocenter.diagnose.rulings import (
-    differentiated_op,
-    executed_op,
-    fact,
-    floating,
-    has_zero,
-    scalar,
-    singular,
-)
+from hypocenter.diagnose.rulings import differentiated_op, executed_op, fact, floating, has_zero, scalar, singular
 from hypocenter.diagnose.verdicts import cause
 
 _SPECTRUM = {

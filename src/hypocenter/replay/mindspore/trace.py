@@ -23,13 +23,7 @@ from mindspore.utils import MsDispatchMode  # pyright: ignore[reportMissingImpor
 from numpy.typing import NDArray
 
 from hypocenter.operator_names import canonical
-from hypocenter.optrace import (
-    NAN,
-    Edge,
-    TracedOp,
-    classify,
-    is_transition,
-)
+from hypocenter.optrace import NAN, Edge, TracedOp, classify, is_transition
 from hypocenter.replay.host_values import as_constants, bits_of, same_values
 from hypocenter.replay.mindspore.arguments import GradientOf, argument_names, literal_bits, operands_of, scalars_of
 from hypocenter.replay.mindspore.host import flat, held, is_floating, nonfinite_bits, values

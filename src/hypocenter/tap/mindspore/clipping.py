@@ -28,9 +28,7 @@ class ClipTap:
     def attach(self, patches: Patches) -> None:
         """Patch the clipping; `patches` takes it off."""
         try:
-            from mindspore.ops.function.clip_func import (  # pyright: ignore[reportMissingImports]
-                _ClipByGlobalNorm,
-            )
+            from mindspore.ops.function.clip_func import _ClipByGlobalNorm  # pyright: ignore[reportMissingImports]
         except ImportError:  # another version of MindSpore
             return
         patches.wrap(_ClipByGlobalNorm, "__call__", self._called)
