@@ -11,7 +11,7 @@ import torch
 from hypocenter.formats import find_format
 from hypocenter.nouns import Reading, StepRecord, Summary
 from hypocenter.record.schema import readings_batch
-from hypocenter.report.headroom.answer import Answer, answer
+from hypocenter.report.headroom.answer import Answer, answers
 from hypocenter.summary.reducers.numpy import summarize
 
 
@@ -28,7 +28,7 @@ def table(rows: Iterable[Reading]) -> pa.Table:
 
 
 def ask(rows: Iterable[Reading], scale: float | None = None, *records: StepRecord, form: str = "fp16") -> Answer:
-    return answer(table(rows), [(0, record) for record in records], find_format(form), scale=scale)
+    return answers(table(rows), [(0, record) for record in records], (find_format(form),), scale=scale)[0]
 
 
 def spread(seed: int, low: float, high: float, n: int = 3000) -> np.ndarray:

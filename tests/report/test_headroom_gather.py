@@ -11,7 +11,7 @@ from hypocenter.formats import find_format
 from hypocenter.json_answer import to_json
 from hypocenter.nouns import Reading, StepRecord, Summary
 from hypocenter.record.schema import readings_batch
-from hypocenter.report.headroom.answer import answer
+from hypocenter.report.headroom.answer import answers
 from hypocenter.report.headroom.gather import gather
 from hypocenter.report.headroom.html import html
 from hypocenter.report.headroom.json import written
@@ -93,7 +93,7 @@ def test_impossible_numbers_of_a_damaged_file_break_nothing(
     )
     records = [(0, StepRecord(step=0, loss_scale=recorded, grad_norm=recorded))]
 
-    found = answer(table, records, find_format(form), scale=scale)
+    found = answers(table, records, (find_format(form),), scale=scale)[0]
 
     assert render(found, Screen(), rows=0)
     assert to_json(written(found, "r"))

@@ -10,7 +10,7 @@ import torch
 import hypocenter
 from hypocenter.formats import find_format
 from hypocenter.record.reader import open_run
-from hypocenter.report.headroom.answer import Answer, answer
+from hypocenter.report.headroom.answer import Answer, answers
 
 
 def model() -> torch.nn.Sequential:
@@ -20,7 +20,7 @@ def model() -> torch.nn.Sequential:
 
 def asked(run: Path, scale: float | None = None, form: str = "fp16") -> Answer:
     recording = open_run(run)
-    return answer(recording.table(), recording.step_records(), find_format(form), scale=scale, level="modules")
+    return answers(recording.table(), recording.step_records(), (find_format(form),), scale=scale, level="modules")[0]
 
 
 @pytest.mark.parametrize("scale", [2.0**-6, 1.0, 65536.0])

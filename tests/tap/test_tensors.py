@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from hypocenter.config import Config
-from hypocenter.tap.file_name import file_name
+from hypocenter.tap.keeper import file_name
 from hypocenter.tap.modules import ModuleTap
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.tensors import TensorKeeper

@@ -102,7 +102,6 @@ class RankTail:
         self._folder = folder
         self._tails: dict[str, _WriterTail] = {}
         self._listed_ns = 0
-        self._has_given = False
 
     def look(self) -> News:
         """Return whole steps that were not given yet. Damage is said, never raised; nothing waits."""

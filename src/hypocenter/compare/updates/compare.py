@@ -75,7 +75,7 @@ def compare_updates(
     return UpdateComparison(
         status=status, sentence=_sentence(differences, only, len(known), len(unknown - known), steps),
         first=differences[0] if differences else None, differences=differences, decays_only=only,
-        n_compared=n_compared, n_cannot_tell=len(unknown - known), steps=steps, why_not=tuple(why_not),
+        n_compared=n_compared, steps=steps, why_not=tuple(why_not),
     )  # fmt: skip
 
 

@@ -124,6 +124,5 @@ class UpdateComparison:
     differences: tuple[UpdateDifference, ...] = ()
     decays_only: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
     n_compared: int = 0
-    n_cannot_tell: int = 0
     steps: tuple[int, ...] = ()
     why_not: tuple[str, ...] = ()

@@ -97,28 +97,6 @@ class Answer:
     notes: tuple[str, ...]
 
 
-def answer(
-    table: pa.Table,
-    records: Iterable[tuple[int, StepRecord]],
-    form: Format,
-    *,
-    scale: float | None = None,
-    phases: Sequence[str] = PHASES,
-    level: str = "",
-) -> Answer:
-    """Return the answer for the readings of `table` (record.schema.READINGS and `rank`).
-
-    Args:
-        table: the selected readings.
-        records: (rank, step record), of all steps.
-        form: the target format.
-        scale: the loss scale; each step's own when None, 1 where there was none.
-        phases: the ones to look at.
-        level: of the recording.
-    """
-    return answers(table, records, (form,), scale=scale, phases=phases, level=level)[0]
-
-
 def answers(
     table: pa.Table,
     records: Iterable[tuple[int, StepRecord]],
@@ -131,7 +109,12 @@ def answers(
     """Return the answers for several formats, from one reading of the table; all have places in the same order.
 
     Args:
+        table: the selected readings (record.schema.READINGS and `rank`).
+        records: (rank, step record), of all steps.
         forms: the target formats; reductions are looked at for the first alone.
+        scale: the loss scale; each step's own when None, 1 where there was none.
+        phases: the ones to look at.
+        level: of the recording.
     """
     records = list(records)
     everything = [g for g in gather(table, records) if g.phase in phases]
