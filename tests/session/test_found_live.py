@@ -1,4 +1,4 @@
-"""session/found_live.py: what is found while training goes on is told once, and asked only when there is a reason."""
+"""session/output.py: what is found while training goes on is told once, and asked only when there is a reason."""
 
 from __future__ import annotations
 

@@ -13,17 +13,11 @@ from torch import nn
 import hypocenter
 from hypocenter.compare.engine import compare_runs
 from hypocenter.compare.updates.compare import compare_updates, decay_sets
-from hypocenter.compare.updates.comparison import UpdateRow
-from hypocenter.compare.updates.recompute import row_of
-from hypocenter.compare.updates.recorded import RecordedUpdates
+from hypocenter.compare.updates.recompute import recompute
 from hypocenter.record.reader import RecordedRun, open_run
 
 STEPS = 3
 Make = Callable[[nn.Module], torch.optim.Optimizer]
-
-
-def recompute(run: RecordedRun, step: int) -> tuple[UpdateRow, ...]:
-    return tuple(row_of(update) for update in RecordedUpdates(run).of(step))
 
 
 class Net(nn.Module):

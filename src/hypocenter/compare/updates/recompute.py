@@ -9,13 +9,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from hypocenter.compare.updates.comparison import RowVerdict, UpdateRow
-from hypocenter.compare.updates.recorded import ParameterUpdate
+from hypocenter.compare.updates.recorded import ParameterUpdate, RecordedUpdates
 from hypocenter.compare.values.bits import Array
 from hypocenter.compare.values.tensor_file import Stored
 from hypocenter.optimizers.options import Options
 from hypocenter.optimizers.predicted import COMPUTED_IN, Inputs, in_units, predict
 from hypocenter.optimizers.rounded import ALLOWED
 from hypocenter.optimizers.rule import rule_of
+from hypocenter.record.reader import RecordedRun
 
 AT_MOST = 1 << 20  # elements of a parameter that are looked at, evenly spread
 _MASTERS = ("master", "master_param", "fp32_param")  # words of fused optimizers for a copy that they keep themselves
@@ -28,6 +29,16 @@ class Case:
     inputs: Inputs
     after: Array
     state_after: Mapping[str, Array]
+
+
+def recompute(run: RecordedRun, step: int) -> tuple[UpdateRow, ...]:
+    """Compute again every parameter update of this step, on every rank; empty where nothing is recorded.
+
+    Args:
+        run: a recording of level `tensors`.
+        step: of the run, counted from 0.
+    """
+    return tuple(row_of(update) for update in RecordedUpdates(run).of(step))
 
 
 def row_of(update: ParameterUpdate) -> UpdateRow:

@@ -1,4 +1,4 @@
-"""record/constant_columns.py: what the footer of a file tells is what is in it."""
+"""record/salvage.py: what the footer of a file tells is what is in it."""
 
 from __future__ import annotations
 
