@@ -194,7 +194,8 @@ def _row(broken: Broken, step: int, order: int, held: int) -> Reading:
 
 
 def _row_of_loss(found: Found, step: int, order: int, since: int) -> Reading:
-    row = number_row(found.module, rows.LOSS, step, order, found.size, call=step - since)
+    kind = rows.NOTE if found.wrong.is_note else ""
+    row = number_row(found.module, rows.LOSS, step, order, found.size, module=kind, call=step - since)
     return replace(
         row, op=found.code, source=found.source, names=(found.wrong.title, found.wrong.why, found.wrong.remedy)
     )
