@@ -176,8 +176,8 @@ How a gradient is off:
     site <parameter>, port `own_average`  the program has averaged it with itself before so many updates: the average
                                           and the weight are one memory; `call`: so many parameters the last time;
                                           `op`: how many steps before that the first one was
-    site <parameter>, port `own_reference`  the reference of the Trainer `op`, of class `module`, lies in its memory; the
-                                          number: in that of how many it does; `call`: the step that first saw it
+    site <parameter>, port `own_reference`  the reference of the Trainer `op`, of class `module`, lies in its memory;
+                                          the number: in that of how many; `call`: the step that first saw it
     site <parameter>, port `untied`       it and the parameter in `names` were one when the optimizer of step `call`
                                           made its first update, and are two with the same values; the number: how
                                           many like it; `module`: "said" where the model says that they are one,

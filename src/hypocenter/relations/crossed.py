@@ -37,7 +37,7 @@ class _Meetings(TorchFunctionMode):
 
     Attributes:
         rows: the rows that were met, unchanged.
-        first: name of the operation that met the first.
+        first: name of the operation that met the first; of the loss that has broadcast both to do so.
     """
 
     def __init__(self, n: int, change: Callable[[Tensor], Tensor] = lambda row: row) -> None:
@@ -46,16 +46,24 @@ class _Meetings(TorchFunctionMode):
         self._columns: dict[int, Tensor] = {}  # held, or an id would come again
         self.rows: list[Tensor] = []
         self.first = ""
+        self._broadcast: Any = ()  # the two that met first
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
-        if name in BETWEEN_TWO and len(args) > 1 and self._meet(*args[:2]):
-            at = 0 if args[0].dim() == 1 else 1
-            if not self.rows:
+        if name in _OF_ONE_SHAPE and any(each is args[0] for each in self._broadcast):
+            self.first = name
+        is_tuple = bool(args) and isinstance(args[0], tuple)  # of broadcast_tensors
+        both = args[0] if is_tuple else args[:2]
+        is_first = False
+        if name in BETWEEN_TWO and len(both) == 2 and self._meet(*both):
+            at, is_first = 0 if both[0].dim() == 1 else 1, not self.rows
+            self.rows.append(both[at].detach())
+            if is_first:
                 self.first = name
-                args = (*args[:at], self._change(args[at]), *args[at + 1 :])
-            self.rows.append(args[at].detach())
+                both = (*both[:at], self._change(both[at]), *both[at + 1 :])
+                args = (both, *args[1:]) if is_tuple else (*both, *args[2:])
         result = func(*args, **(kwargs or {}))
+        self._broadcast = result if is_first and is_tuple else self._broadcast
         is_column = isinstance(result, Tensor) and result.shape == (self._n, 1)
         if is_column and (name in _LAYERS or any(id(each) in self._columns for each in args)):
             self._columns[id(result)] = result
@@ -101,10 +109,11 @@ def crossed(subject: Subject, facts: Facts, calls: Sequence[LossCall]) -> tuple[
         return None
     if not _has_moved(facts.ran, paired, limit):
         return None  # only means are taken, and the loss is the same
+    shapes = f"{[*call.input.shape]} and {[*call.target.shape]}"
     return call, Wrong(
         title="a term of the loss does not depend on which target belongs to which sample",
-        why=f"{call.name} of {[*call.input.shape]} and {[*call.target.shape]} meets every output with the targets of "
-        "all samples, and the loss stays the same when these change places there",
+        why=f"{as_it_was.first.strip('_')} of {shapes} meets every output with the targets of all samples, and the "
+        "loss stays the same when these change places there",
         remedy="give both the same shape (squeeze or unsqueeze one of them)",
     )  # fmt: skip
 

@@ -5,15 +5,15 @@ What it means
     from the weights, because a sign is wrong; to the weights of another layer, because parameters were paired in
     another order; it keeps next to nothing of what it was, for the decay and its complement are exchanged; or it begins
     at weights that have nothing to do with the model, because a checkpoint was loaded into the model alone. Or it is
-    the weights themselves, because nothing was copied; so may be the reference that a Trainer holds the model against. Training itself is often not harmed; what is evaluated, or
-    taught by the copy, is.
+    the weights themselves, because nothing was copied; so may be the reference that a Trainer holds the model against.
+    Training itself is often not harmed; what is evaluated, or taught by the copy, is.
 
 How it is decided
     One update makes of an average `average + a * (weight - average)`, with one `a` between 0 and 1 for all its tensors.
-    Samples of up to eight of them are kept after an update of the model and compared before the next: the move must
-    lie on the way from the average to its source, to 3 % (by the angle), or else nothing is said. A warning: at three
-    moves `a` is negative for all; or a tensor that goes another way goes to another parameter of its shape, as far as
-    all others go to theirs; or, at the first move, the average of most tensors is about at right angles to its source
+    Samples of up to eight of them are kept after an update of the model and compared before the next: the move must lie
+    on the way from the average to its source, to 3 % (by the angle), or else nothing is said. A warning: at three moves
+    `a` is negative for all; or a tensor that goes another way goes to another parameter of its shape, as far as all
+    others go to theirs; or, at the first move, the average of most tensors is about at right angles to its source
     (cosine below 0.3), and `a` is below 0.5; or `a` is 0.9 or more and the average still not its source, bit for bit,
     at two looks after the first sixteen updates, in which a decay may grow; or, before two updates, the program has
     averaged a weight with itself: `lerp_`, or `mul_(d)` and `add_(x, alpha=1 - d)`, of one memory; or, at two of the

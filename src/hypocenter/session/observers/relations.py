@@ -171,8 +171,9 @@ class Relations(Observer):
         for each in looked.broken:
             self.rows.append(_row(each, step, order(), self._held.get(each.relation, step)))
         for each in looked.losses:
-            if (each.code, each.module, each.wrong.title) not in self._wrong:
-                self._wrong.add((each.code, each.module, each.wrong.title))
+            known = (each.code, each.module, each.wrong.title.partition(":")[0])  # a share is another in each step
+            if known not in self._wrong:
+                self._wrong.add(known)
                 if each.parameters:
                     self._waiting[each] = WAIT
                 else:
