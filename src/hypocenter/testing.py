@@ -27,7 +27,7 @@ class RelationBroken(AssertionError):
     """Something that must not matter does; `looked` has all that was found."""
 
     def __init__(self, looked: Looked) -> None:
-        of_losses = [f"{each.wrong.title}: {each.wrong.why}" for each in looked.losses]
+        of_losses = [f"{each.wrong.title}: {each.wrong.why}" for each in looked.losses if not each.wrong.is_note]
         super().__init__("\n".join([*(sentence(each) for each in looked.broken if not each.exception), *of_losses]))
         self.looked = looked
 
@@ -66,7 +66,7 @@ def check_relations(
     finally:
         restore_rng(rng)
         names.close()
-    if looked.losses or any(not each.exception for each in looked.broken):
+    if any(not each.wrong.is_note for each in looked.losses) or any(not each.exception for each in looked.broken):
         raise RelationBroken(looked)
     return looked
 

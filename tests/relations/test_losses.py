@@ -300,9 +300,16 @@ def padded(counts=True, on_the_left=False, lengths=(9, 5, 7)):
     return {"input_ids": ids, "attention_mask": mask, "labels": ids if counts else ids.masked_fill(mask == 0, -100)}
 
 
-def decoder():
+def ended(counts=True, lengths=(5, 3, 4, 6, 8)):
+    """Tokens that end by 2 and are padded by 0, without a mask, and labels, of which those of padding count or not."""
+    place, n = torch.arange(9), torch.tensor(lengths)[:, None]
+    ids = torch.randint(3, 30, (len(lengths), 9)).masked_fill(place == n, 2).masked_fill(place > n, 0)
+    return {"input_ids": ids, "labels": ids if counts else ids.masked_fill(place > n, -100)}
+
+
+def decoder(**ends):
     sizes = {"vocab_size": 30, "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
-    return LlamaForCausalLM(LlamaConfig(**sizes, num_attention_heads=2, num_key_value_heads=2))
+    return LlamaForCausalLM(LlamaConfig(**sizes, **ends, num_attention_heads=2, num_key_value_heads=2))
 
 
 @pytest.mark.parametrize("on_the_left", [False, True])
@@ -322,6 +329,63 @@ def test_the_first_token_behind_a_sample_may_be_asked_for():
     for row, length in enumerate((8, 5, 7)):
         batch["labels"][row, length] = 0  # the end of the text
     check_relations(decoder(), batch)
+
+
+def test_padding_that_is_asked_for_behind_the_end():
+    with pytest.raises(RelationBroken, match="the loss asks for padding: 35%") as why:
+        check_relations(decoder(pad_token_id=0, eos_token_id=2), ended())
+    assert [each.code for each in why.value.looked.losses] == ["HC243"]
+
+
+@pytest.mark.parametrize(
+    ("ends", "given"),
+    [
+        ((0, 2), {"counts": False}),
+        ((0, 2), {"lengths": (7, 7, 7, 8, 8)}),  # one behind the end
+        ((0, 2), {"lengths": (5, 5, 5, 5, 5)}),  # as long as another: it may be a form with places for all
+        ((2, 2), {}),
+        ((0, 1), {}),  # what it generates does not end there
+        ((None, 2), {}),
+    ],
+)
+def test_what_is_no_padding_behind_the_end(ends, given):
+    check_relations(decoder(pad_token_id=ends[0], eos_token_id=ends[1]), ended(**given))
+
+
+def test_a_token_that_stands_elsewhere_too_is_no_padding():
+    batch = ended()
+    batch["input_ids"][:, 1] = 0
+    check_relations(decoder(pad_token_id=0, eos_token_id=2), batch)
+
+
+def with_ends(end, pad, is_asked=False, lengths=(5, 3, 4, 6, 9)):
+    """Tokens that end by `end`, and padding behind them."""
+    place, n = torch.arange(9), torch.tensor(lengths)[:, None]
+    ids = torch.randint(3, 30, (len(lengths), 9)).masked_fill(place >= n - 1, end).masked_fill(place >= n, pad)
+    is_left_out = place >= n if is_asked else (ids == pad)
+    return {"input_ids": ids, "attention_mask": (place < n).long(), "labels": ids.masked_fill(is_left_out, -100)}
+
+
+def test_an_end_that_is_taken_for_padding_is_a_note():
+    (found,) = check_relations(decoder(), with_ends(2, 2)).losses
+
+    assert (found.code, found.wrong.is_note) == ("HC243", True)
+    assert found.wrong.title == "the token that ends each text is never asked for: 2"
+    assert "ends 4 of 5 texts" in found.wrong.why
+
+
+@pytest.mark.parametrize(
+    "batch",
+    [
+        with_ends(2, 2, is_asked=True),
+        with_ends(2, 0),
+        with_ends(5, 2),  # a text that goes on
+        with_ends(2, 2, lengths=(5, 3, 9, 9, 9)),
+    ],
+    ids=["asked", "other padding", "cut", "two texts"],
+)
+def test_an_end_that_is_asked_for_or_is_none(batch):
+    assert check_relations(decoder(), batch).losses == []
 
 
 def test_a_mask_of_an_encoder_says_nothing_of_what_a_decoder_is_asked_for():

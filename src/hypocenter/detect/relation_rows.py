@@ -10,7 +10,8 @@ Rows of phase `optimizer`, written at steps at which relations are looked at.
                                        it held, 0 if it was not looked at before
     site <module>, port `loss`         how the loss is computed, or a backward of the program's own, is wrong. `op` and
                                        `source` as above; `names`: what, why, and what to do; the number: relative error
-                                       of a backward; `call`: how many steps ago it was so first
+                                       of a backward; `call`: how many steps ago it was so first; `module` `note`: some
+                                       mean it
     site `relations`, port `looked`    n relations were asked, sum of them held; `names`: which, those that were not
                                        asked with reasons, and notes
 """
@@ -22,7 +23,7 @@ from collections.abc import Iterator, Mapping
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Confidence, Finding, Remedy
 
-SITE, RELATION, LOSS, LOOKED = "relations", "relation", "loss", "looked"
+SITE, RELATION, LOSS, LOOKED, NOTE = "relations", "relation", "loss", "looked", "note"
 HOLDS, NOT_ASKED = ": holds", ": not asked: "
 _FIRST_LOOK = "at no step before was it looked at: it may be so from the start"
 
@@ -57,14 +58,15 @@ def broken(
 
 
 def wrong(window: Window, code: str, *, cause: str, confidence: Confidence = "proven") -> Iterator[Finding]:
-    """Yield a finding for each row of this rule about a loss or a backward."""
+    """Yield a finding for each row of this rule about a loss or a backward; a note where some mean it."""
     for row in window.of("optimizer"):
         if row.port != LOSS or row.op != code or len(row.names) != 3:
             continue
         title, why, remedy = row.names
+        is_note = row.module == NOTE
         yield Finding(
-            code=code, kind="data", severity="warning", title=title, step=row.step - row.call,
+            code=code, kind="data", severity="note" if is_note else "warning", title=title, step=row.step - row.call,
             microbatch=row.microbatch, rank=window.rank, phase="forward", site=row.site, source=row.source,
-            cause=cause, why=(why,),
-            confidence=confidence, remedy=Remedy(action="mend-the-loss", text=remedy),
+            cause="unknown" if is_note else cause, why=(why,), confidence="possible" if is_note else confidence,
+            remedy=Remedy(action="mend-the-loss", text=remedy),
         )  # fmt: skip

@@ -32,9 +32,11 @@ _LOG_TARGET = 5  # its place among the arguments of torch.nn.functional.kl_div
 _OF_CTC = ((3, "target_lengths", None), (4, "blank", 0))  # arguments of torch.nn.functional.ctc_loss
 BETWEEN_TWO = frozenset({
     "add", "sub", "mul", "div", "__add__", "__sub__", "__mul__", "__truediv__", "__radd__", "__rsub__", "__rmul__",
-    "subtract", "multiply", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss",
+    "subtract", "multiply", "mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss", "broadcast_tensors",
 })  # fmt: skip
-"""What is computed element by element from two tensors."""
+"""What is computed element by element from two tensors. Outside of modules losses of torch are heard as what they call:
+the last of these, and then themselves with two tensors of one shape."""
+_IN_WORDS: Mapping[str, str] = {**LOSSES, "broadcast_tensors": "arithmetic"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,6 +130,7 @@ class Called(TorchFunctionMode):
         return result
 
     def _note(self, name: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        args = (*args[0], *args[1:]) if args and isinstance(args[0], tuple) else args  # of broadcast_tensors
         first, second = (args[at] if len(args) > at else kwargs.get(key) for at, key in enumerate(("input", "target")))
         if not isinstance(first, Tensor) or not isinstance(second, Tensor):
             return
@@ -141,7 +144,7 @@ class Called(TorchFunctionMode):
                 else (None, None)
             )
             found.append(LossCall(
-                name=LOSSES.get(name, name.strip("_")), input=first, target=second, has_log_target=bool(has_logs),
+                name=_IN_WORDS.get(name, name.strip("_")), input=first, target=second, has_log_target=bool(has_logs),
                 module=module, source=source, lengths=lengths, blank=blank,
             ))  # fmt: skip
 

@@ -24,6 +24,8 @@ from hypocenter.tap.tape import storage_of
 _LEAST_ROWS = 3
 _LAYERS = frozenset({"linear", "matmul", "__matmul__", "mm", "addmm", "bilinear"})
 """Give features: where they give one, nobody has put a dimension in to compare all with all."""
+_OF_ONE_SHAPE = frozenset({"mse_loss", "l1_loss", "smooth_l1_loss", "huber_loss"})
+"""Are made for tensors of one shape, and torch warns of others: here each output has its own target."""
 
 
 class _Meetings(TorchFunctionMode):
@@ -35,6 +37,7 @@ class _Meetings(TorchFunctionMode):
 
     Attributes:
         rows: the rows that were met, unchanged.
+        first: name of the operation that met the first; of the loss that has broadcast both to do so.
     """
 
     def __init__(self, n: int, change: Callable[[Tensor], Tensor] = lambda row: row) -> None:
@@ -42,15 +45,25 @@ class _Meetings(TorchFunctionMode):
         self._n, self._change = n, change
         self._columns: dict[int, Tensor] = {}  # held, or an id would come again
         self.rows: list[Tensor] = []
+        self.first = ""
+        self._broadcast: Any = ()  # the two that met first
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = getattr(func, "__name__", "")
-        if name in BETWEEN_TWO and len(args) > 1 and self._meet(*args[:2]):
-            at = 0 if args[0].dim() == 1 else 1
-            if not self.rows:
-                args = (*args[:at], self._change(args[at]), *args[at + 1 :])
-            self.rows.append(args[at].detach())
+        if name in _OF_ONE_SHAPE and any(each is args[0] for each in self._broadcast):
+            self.first = name
+        is_tuple = bool(args) and isinstance(args[0], tuple)  # of broadcast_tensors
+        both = args[0] if is_tuple else args[:2]
+        is_first = False
+        if name in BETWEEN_TWO and len(both) == 2 and self._meet(*both):
+            at, is_first = 0 if both[0].dim() == 1 else 1, not self.rows
+            self.rows.append(both[at].detach())
+            if is_first:
+                self.first = name
+                both = (*both[:at], self._change(both[at]), *both[at + 1 :])
+                args = (both, *args[1:]) if is_tuple else (*both, *args[2:])
         result = func(*args, **(kwargs or {}))
+        self._broadcast = result if is_first and is_tuple else self._broadcast
         is_column = isinstance(result, Tensor) and result.shape == (self._n, 1)
         if is_column and (name in _LAYERS or any(id(each) in self._columns for each in args)):
             self._columns[id(result)] = result
@@ -66,8 +79,8 @@ class _Meetings(TorchFunctionMode):
 def crossed(subject: Subject, facts: Facts, calls: Sequence[LossCall]) -> tuple[LossCall, Wrong] | None:
     """Find an operation that pairs all samples' outputs with all samples' targets. Five forwards more, if one may.
 
-    What it is compared with must be made of the inputs of the model, row by row: its rows must go with theirs. And the
-    loss must be another one where each meets its own only.
+    What it is compared with must be made of the inputs of the model, row by row: its rows must go with theirs. Or it is
+    given to a loss of torch that is made for one shape. And the loss must be another one where each meets its own only.
 
     Args:
         calls: in which tensors of different numbers of dimensions met.
@@ -77,13 +90,11 @@ def crossed(subject: Subject, facts: Facts, calls: Sequence[LossCall]) -> tuple[
     call = next((each for each in calls if {tuple(each.input.shape), tuple(each.target.shape)} == shapes), None)
     if call is None or n < _LEAST_ROWS or not facts.ran.losses or facts.relates_rows:
         return None
-    as_it_was, of_others = _Meetings(n), _Meetings(n)
+    as_it_was = _Meetings(n)
     subject.run(beside=as_it_was)
     if not as_it_was.rows or len(as_it_was.rows[0].unique()) < _LEAST_ROWS:
         return None
-    touched = torch.arange(n, device=as_it_was.rows[0].device) % 2 == 0
-    subject.run(_with_neighbours(subject, n), beside=of_others)
-    if not of_others.rows or not bool(((as_it_was.rows[0] != of_others.rows[0]) == touched).all()):
+    if as_it_was.first not in _OF_ONE_SHAPE and not _goes_with_inputs(subject, as_it_was.rows[0]):
         return None
     limit = facts.tolerance / 10
     in_turn = subject.run(beside=_Meetings(n, lambda row: row.roll(1)))
@@ -98,12 +109,21 @@ def crossed(subject: Subject, facts: Facts, calls: Sequence[LossCall]) -> tuple[
         return None
     if not _has_moved(facts.ran, paired, limit):
         return None  # only means are taken, and the loss is the same
+    shapes = f"{[*call.input.shape]} and {[*call.target.shape]}"
     return call, Wrong(
         title="a term of the loss does not depend on which target belongs to which sample",
-        why=f"{call.name} of {[*call.input.shape]} and {[*call.target.shape]} meets every output with the targets of "
-        "all samples, and the loss stays the same when these change places there",
+        why=f"{as_it_was.first.strip('_')} of {shapes} meets every output with the targets of all samples, and the "
+        "loss stays the same when these change places there",
         remedy="give both the same shape (squeeze or unsqueeze one of them)",
     )  # fmt: skip
+
+
+def _goes_with_inputs(subject: Subject, row: Tensor) -> bool:
+    """Return whether other samples in the places of some change this row there, and nowhere else."""
+    of_others = _Meetings(len(row))
+    subject.run(_with_neighbours(subject, len(row)), beside=of_others)
+    touched = torch.arange(len(row), device=row.device) % 2 == 0
+    return bool(of_others.rows) and bool(((row != of_others.rows[0]) == touched).all())
 
 
 def _with_neighbours(subject: Subject, n: int) -> dict[Place, Tensor]:

@@ -91,6 +91,9 @@ def look_at_loss(subject: Subject, of_loss: OfLoss, facts: Facts | None) -> list
         padding = pairing.asked_of_padding(subject, facts)
         if padding is not None:
             all_found.append(found("HC243", padding, None))
+        endless = pairing.asked_for_no_end(subject, facts)
+        if endless is not None:
+            all_found.append(found("HC243", endless, None))
     for mixed, module, source in called.mixed[:1]:  # the others are calls of the same code
         wrong = _not_an_average(mixed, len(called.mixed))
         all_found.append(Found(code="HC256", wrong=wrong, module=_path(module), source=source))

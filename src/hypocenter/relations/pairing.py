@@ -12,6 +12,7 @@ from hypocenter.relations.contracts import Wrong
 from hypocenter.relations.facts import Facts, shift_of, stand_later
 from hypocenter.relations.masks import covered, is_mask, padded_places
 from hypocenter.relations.subject import Place, Subject
+from hypocenter.tap.names import unwrap
 
 _LEAST_ROWS = 3
 _FARTHEST = 3  # places
@@ -67,6 +68,61 @@ def asked_of_padding(subject: Subject, facts: Facts) -> Wrong | None:
                 title=f"the loss asks for padding: {n / n_all:.0%} of what it averages over",
                 why=f"{n} of {n_all} places that count are padding by {mask.name}",
                 remedy="set labels to -100 where the mask is 0, or weigh the loss with the mask",
+            )
+    return _asked_behind_the_end(subject, facts, facts.targets)
+
+
+def _asked_behind_the_end(subject: Subject, facts: Facts, targets: Tensor) -> Wrong | None:
+    """Return what is wrong if the loss asks for padding where `generate()` has ended, as the model itself says."""
+    said = next((each for m in subject.modules if (each := getattr(unwrap(m), "generation_config", None))), None)
+    pad, end = getattr(said, "pad_token_id", None), getattr(said, "eos_token_id", None)
+    n = facts.n_rows
+    if not (isinstance(pad, int) and isinstance(end, int)) or pad == end or not n or targets.numel() % n:
+        return None
+    asked = targets.reshape(n, -1)
+    is_end, is_padding = asked == end, asked == pad
+    has_ended = is_end.cumsum(1) > is_end.int()  # at a place before
+    n_each, n_all = is_padding.sum(1), int((asked >= 0).sum())
+    if not torch.equal(is_padding, has_ended & (asked >= 0)) or len(n_each.unique()) < 2:
+        return None
+    if int((n_each > 1).sum()) < _LEAST_ROWS:
+        return None
+    n_padding = int(is_padding.sum())
+    return Wrong(
+        title=f"the loss asks for padding: {n_padding / n_all:.0%} of what it averages over",
+        why=f"{n_padding} of {n_all} places that count are {pad}, the pad_token_id, and all of them are behind {end}, "
+        "the eos_token_id, where generate() has ended",
+        remedy="set labels to -100 behind the end of each text",
+    )
+
+
+def asked_for_no_end(subject: Subject, facts: Facts) -> Wrong | None:
+    """Return what may be wrong if what ends each text is the token that pads, and is asked for nowhere: a note.
+
+    By the mask it belongs to the text, and it alone of what follows something is not asked for.
+    """
+    targets = facts.targets
+    for mask in subject.of_model if targets is not None else ():
+        content = covered(mask, subject.of_model) if is_mask(mask) else None
+        padded = None if content is None else padded_places(mask, content.tensor)
+        if content is None or padded is None or targets is None or content.tensor.numel() != targets.numel():
+            continue
+        ids, asked = content.tensor, targets.reshape(content.tensor.shape)
+        pads = ids[padded].unique()
+        is_last = ~padded & torch.cat([padded[:, 1:], torch.zeros_like(padded[:, :1])], 1)  # padding comes behind it
+        n = int(is_last.sum())
+        if len(pads) != 1 or n < _LEAST_ROWS or shift_of(ids, asked) != 1:
+            continue
+        is_asked = torch.zeros_like(padded)
+        is_asked[:, 1:] = asked[:, :-1] >= 0
+        n_ends = int((is_last & (ids == pads) & ~is_asked & is_asked.roll(1, 1)).sum())
+        if n_ends == n and not bool((asked == pads).any()):
+            return Wrong(
+                title=f"the token that ends each text is never asked for: {int(pads)}",
+                why=f"it ends {n} of {len(ids)} texts by {mask.name}, and it is what pads them: labels of padding are "
+                "ignored, and with them those of the ends",
+                remedy="if the model shall learn where to end: give padding a token of its own",
+                is_note=True,
             )
     return None
 

@@ -17,11 +17,13 @@ class Wrong:
         title: in a few words.
         why: what is seen.
         remedy: what to do.
+        is_note: some mean it.
     """
 
     title: str
     why: str
     remedy: str
+    is_note: bool = False
 
 
 def classes(scores: Any) -> int:

@@ -40,6 +40,7 @@ from hypocenter.session.observers.modes import Modes
 from hypocenter.session.observers.moved_statistics import MovedStatistics
 from hypocenter.session.observers.op_bits import OpBits
 from hypocenter.session.observers.own_memory import OwnMemory
+from hypocenter.session.observers.own_reference import OwnReference
 from hypocenter.session.observers.piled import Piled
 from hypocenter.session.observers.precision import Precision
 from hypocenter.session.observers.recompute import Recompute
@@ -91,6 +92,7 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
     WorkingCopies,  # what an update left in a copy of a weight is what the weight is
     ByRule,  # and what is left is what the optimizer's rule makes
     OwnMemory,  # where nothing else writes
+    OwnReference,  # nor is held against itself
     *(FrozenMoves, FrozenWritten),  # what is frozen stays
     *(Unmeasured, MovedStatistics, FrozenStatistics),  # norms have measured what they use, in training alone
     *(Modes, ClipCalls),  # in the mode of training, clipped where it acts

@@ -154,6 +154,55 @@ def test_a_loss_that_is_given_probabilities_is_told_once_by_default(tmp_path):
     assert "cross_entropy" in finding.source.text
 
 
+class Valued(nn.Module):
+    """Scores, and a value."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.scores, self.value = nn.Linear(6, 8), nn.Linear(8, 3), nn.Linear(8, 1)
+
+    def forward(self, x):
+        h = self.body(x).tanh()
+        return self.scores(h), self.value(h)
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+@pytest.mark.parametrize("loss", [functional.mse_loss, functional.smooth_l1_loss])
+@pytest.mark.parametrize("is_squeezed", [False, True])
+def test_a_loss_of_torch_in_the_loop_is_held_to_one_shape(tmp_path, loss, is_squeezed):
+    torch.manual_seed(0)
+    model, kept = Valued(), torch.randn(64)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with hypocenter.watch(model, optimizer, out=str(tmp_path), relations="1"):
+        for _ in range(4):
+            x, y, rows = torch.randn(8, 6), torch.randint(0, 3, (8,)), torch.randperm(64)[:8]
+            scores, value = model(x)
+            optimizer.zero_grad()
+            term = loss(value.squeeze(1) if is_squeezed else value, kept[rows])
+            (functional.cross_entropy(scores, y) + term).backward()
+            optimizer.step()
+
+    found = [f for f in diagnose(open_run(tmp_path)).findings if f.code == "HC252"]
+    told = [] if is_squeezed else [f"{loss.__name__} of [8, 1] and [8]"]
+    assert [f.why[0].partition(" meets")[0] for f in found] == told
+
+
+@pytest.mark.filterwarnings("ignore:Using a target size")
+def test_labels_that_a_loss_of_torch_in_the_loop_meets_crosswise(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with hypocenter.watch(model, optimizer, out=str(tmp_path), relations="1"):
+        for _ in range(4):
+            x, y = torch.randn(8, 6), torch.randn(8)
+            optimizer.zero_grad()
+            functional.mse_loss(model(x), y).backward()
+            optimizer.step()
+
+    (finding,) = [f for f in diagnose(open_run(tmp_path)).findings if f.code == "HC252"]
+    assert finding.why[0].startswith("arithmetic of [8, 1] and [8] compares every output with every label")
+
+
 class Gated(nn.Module):
     """A gate that is open or not, and from some call on a soft one."""
 

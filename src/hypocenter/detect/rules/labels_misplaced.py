@@ -8,12 +8,13 @@ What it means
 
 How it is decided
     In a replay of a healthy micro-batch. For the first, labels change places, and the loss stays as it was although all
-    outputs met all labels. Or, in one term of several, what is made of the model's inputs changes places at the very
-    operation that meets the model's column of outputs: the loss stays, and is another where each meets its own. For the
-    second, what the loss asks for, which the gradient of the logits tells, stands two places later in the input at 99
-    of 100 places, and not one place later, and labels that the program has given stand one place later. For the third,
-    at eight places and more, of three samples and more, it asks for one token alone, which the input holds at these
-    places and nowhere else.
+    outputs met all labels. Or, in one term of several, what is made of the model's inputs, or is given to a loss of
+    torch that is made for two tensors of one shape (`mse_loss`), changes places at the very operation that meets the
+    model's column of outputs: the loss stays, and is another where each meets its own. For the second, what the loss
+    asks for, which the gradient of the logits tells, stands two places later in the input at 99 of 100 places, and not
+    one place later, and labels that the program has given stand one place later. For the third, at eight places and
+    more, of three samples and more, it asks for one token alone, which the input holds at these places and nowhere
+    else.
 
 What to do
     Give both the same shape; give a model that shifts labels itself the tokens as they are; clone labels before

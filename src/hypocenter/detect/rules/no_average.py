@@ -5,19 +5,20 @@ What it means
     from the weights, because a sign is wrong; to the weights of another layer, because parameters were paired in
     another order; it keeps next to nothing of what it was, for the decay and its complement are exchanged; or it begins
     at weights that have nothing to do with the model, because a checkpoint was loaded into the model alone. Or it is
-    the weights themselves, because nothing was copied. Training itself is often not harmed; what is evaluated, or
-    taught by the copy, is.
+    the weights themselves, because nothing was copied; so may be the reference that a Trainer holds the model against.
+    Training itself is often not harmed; what is evaluated, or taught by the copy, is.
 
 How it is decided
     One update makes of an average `average + a * (weight - average)`, with one `a` between 0 and 1 for all its tensors.
-    Samples of up to eight of them are kept after an update of the model and compared before the next: the move must
-    lie on the way from the average to its source, to 3 % (by the angle), or else nothing is said. A warning: at three
-    moves `a` is negative for all; or a tensor that goes another way goes to another parameter of its shape, as far as
-    all others go to theirs; or, at the first move, the average of most tensors is about at right angles to its source
+    Samples of up to eight of them are kept after an update of the model and compared before the next: the move must lie
+    on the way from the average to its source, to 3 % (by the angle), or else nothing is said. A warning: at three moves
+    `a` is negative for all; or a tensor that goes another way goes to another parameter of its shape, as far as all
+    others go to theirs; or, at the first move, the average of most tensors is about at right angles to its source
     (cosine below 0.3), and `a` is below 0.5; or `a` is 0.9 or more and the average still not its source, bit for bit,
     at two looks after the first sixteen updates, in which a decay may grow; or, before two updates, the program has
-    averaged a weight with itself: `lerp_`, or `mul_(d)` and `add_(x, alpha=1 - d)`, of one memory. A note: one tensor
-    stays as it was at four moves of the others.
+    averaged a weight with itself: `lerp_`, or `mul_(d)` and `add_(x, alpha=1 - d)`, of one memory; or, at two of the
+    steps 0, 1, 2, 4, ... 64, the `ref_model` or `teacher_model` of a Trainer, which is not its model, has tensors in
+    the memory of what its optimizer moves. A note: one tensor stays as it was at four moves of the others.
 
 What to do
     `average.lerp_(weight, 1 - decay)`, pair parameters by name, and begin with a copy of the weights.
@@ -32,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import AWAY, ELSEWHERE, FAR_AWAY, FORGETS, LEFT_BEHIND, OWN_AVERAGE
+from hypocenter.detect.law_rows import AWAY, ELSEWHERE, FAR_AWAY, FORGETS, LEFT_BEHIND, OWN_AVERAGE, OWN_REFERENCE
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Reading, Remedy
 
@@ -44,7 +45,9 @@ from hypocenter.nouns import Finding, Reading, Remedy
 def check(window: Window) -> Iterator[Finding]:
     """Fire once for each copy."""
     for row in window.by_phase["optimizer"]:
-        if row.port in (AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY, FORGETS, OWN_AVERAGE):
+        if row.port == OWN_REFERENCE:
+            yield _of_reference(window, row)
+        elif row.port in (AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY, FORGETS, OWN_AVERAGE):
             title, why, remedy = _words(row)
             yield Finding(
                 code="HC261", kind="config", severity="note" if row.port == LEFT_BEHIND else "warning",
@@ -54,6 +57,19 @@ def check(window: Window) -> Iterator[Finding]:
                 actual=None if row.port == OWN_AVERAGE else row.summary.sum,
                 then=("what is evaluated or taught by it is not what was trained",), remedy=remedy,
             )  # fmt: skip
+
+
+def _of_reference(window: Window, row: Reading) -> Finding:
+    n = round(row.summary.sum)
+    others = f", and those of {n - 1} more of the optimizer's parameters" if n > 1 else ""
+    return Finding(
+        code="HC261", kind="config", severity="warning", step=row.call, rank=window.rank, phase="optimizer",
+        site=row.site, param=row.site, title=f"the reference model of {row.op} is the model that is trained",
+        cause="program-error", confidence="proven",
+        why=(f"{row.module} holds the values of {row.site}{others}, in the same memory: they move at each update",),
+        then=("the loss holds the model against itself",),
+        remedy=Remedy(action="copy", text="give the reference weights of its own, as copy.deepcopy(model) does"),
+    )  # fmt: skip
 
 
 def _words(row: Reading) -> tuple[str, str, Remedy]:

@@ -2,20 +2,25 @@
 
 What it means
     Outputs at places that are no padding, or of whole samples, change with the content under the padding mask. So the
-    result for a sample depends on how long the others of its batch happen to be: a mask is dropped, turned round, or
-    a mean is taken over padding. Or the loss of a language model asks for padding, and averages over it. Or a model of
-    transformers counts positions from the padding on its left, and `generate()` from the text.
+    result for a sample depends on how long the others of its batch happen to be: a mask is dropped, turned round, or a
+    mean is taken over padding. Or the loss of a language model asks for padding, and averages over it. Or a model of
+    transformers counts positions from the padding on its left, and `generate()` from the text. Or padding is the token
+    that ends each text, and neither is asked for: the model does not learn to end (a note).
 
 How it is decided
     With `--relations` the content under a mask of zeros and ones that covers beginnings or ends of samples is replaced
     in a replay; of tokens only what embeddings look up, for a model may tell padding from the tokens themselves. The
     first module that shows it is named. A convolution or a window that reaches over the edge of a sample is a note.
     What the loss asks for is read from its gradient: places that count and are padding by the mask are told, but for
-    the first place behind a sample, or before it. A model that is given padding on the left and no positions is given
-    those that its `generate()` makes of the mask: the scores behind padding must stay.
+    the first place behind a sample, or before it. Without a mask: a model of transformers that can generate is asked
+    for its `pad_token_id` alone behind its `eos_token_id`, and nowhere else, twice and more in three samples and more
+    that end at different places. A model that is given padding on the left and no positions is given those that its
+    `generate()` makes of the mask: the scores behind padding must stay. The note: in three texts and more, and in all
+    that have padding behind them, the last token by the mask is that of padding, the one before it is asked for, and it
+    is asked for nowhere.
 
 What to do
-    Hand the mask on to the named module; set labels to -100 where the mask is 0.
+    Hand the mask on to the named module; set labels to -100 where the mask is 0, or behind the end of a text.
 
 When it is wrong
     Where the model was trained without a mask, and padding is a part of its input (SigLIP).

@@ -171,8 +171,9 @@ class Relations(Observer):
         for each in looked.broken:
             self.rows.append(_row(each, step, order(), self._held.get(each.relation, step)))
         for each in looked.losses:
-            if (each.code, each.module, each.wrong.title) not in self._wrong:
-                self._wrong.add((each.code, each.module, each.wrong.title))
+            known = (each.code, each.module, each.wrong.title.partition(":")[0])  # a share is another in each step
+            if known not in self._wrong:
+                self._wrong.add(known)
                 if each.parameters:
                     self._waiting[each] = WAIT
                 else:
@@ -194,7 +195,8 @@ def _row(broken: Broken, step: int, order: int, held: int) -> Reading:
 
 
 def _row_of_loss(found: Found, step: int, order: int, since: int) -> Reading:
-    row = number_row(found.module, rows.LOSS, step, order, found.size, call=step - since)
+    kind = rows.NOTE if found.wrong.is_note else ""
+    row = number_row(found.module, rows.LOSS, step, order, found.size, module=kind, call=step - since)
     return replace(
         row, op=found.code, source=found.source, names=(found.wrong.title, found.wrong.why, found.wrong.remedy)
     )
