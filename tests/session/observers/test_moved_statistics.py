@@ -69,7 +69,10 @@ MEANT = (adapted_and_tested, in_evaluation, looks_once, each_time, now_and_then,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("between", "told"), [*((each, ["HC263"]) for each in (in_training, with_gradients)), *((each, []) for each in MEANT)])
+@pytest.mark.parametrize(
+    ("between", "told"),
+    [*((each, ["HC263"]) for each in (in_training, with_gradients)), *((each, []) for each in MEANT)],
+)
 def test_an_evaluation_in_the_mode_of_training_is_told(tmp_path: Path, between: Between, told: list[str]) -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 12), nn.BatchNorm1d(12), nn.ReLU(), nn.Linear(12, 3))
