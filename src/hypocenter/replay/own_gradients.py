@@ -103,8 +103,7 @@ def _put_back(attributes: dict[str, Any], before: dict[str, Any]) -> None:
 class OwnParameters:
     """Parameters that stand for those of modules: the same values, and no graph node that anybody else knows."""
 
-    def __init__(self, modules: Iterable[torch.nn.Module]) -> None:
-        holders = {id(module): module for root in modules for module in root.modules()}.values()
+    def __init__(self, holders: Sequence[torch.nn.Module]) -> None:
         self._held = [
             (module, key, p)
             for module in holders if not isinstance(module, torch.jit.ScriptModule)
