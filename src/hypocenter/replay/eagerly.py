@@ -49,7 +49,9 @@ class Eagerly(contextlib.ExitStack):
             eval_frame._callback_from_stance = noted
             self.callback(setattr, eval_frame, "_callback_from_stance", ask)
         for module in self._parts:
-            captured = vars(module).get("forward")
+            if "forward" not in vars(module):  # of most: no call for each
+                continue
+            captured = vars(module)["forward"]
             if (written := _beneath_graph(captured)) is not None:
                 self.in_place_of_compiled = True
                 module.forward = written

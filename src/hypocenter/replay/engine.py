@@ -296,11 +296,10 @@ class Replayer:
         events = self._tape.slice(microbatch)
         modules = _modules_of(event for _, event in events)
         parts = _parts_of(modules)
-        is_gathered = alone.are_gathered(parts)
-        gathered = [module for module in modules if alone.is_gathered(module)] if is_gathered else []
+        gathered = _gathered(modules, parts)
         inside = (p for part in parts for p in part._parameters.values() if p is not None)
         buffers = OwnBuffers((*parameters, *inside), for_all=self._buffers_for_all)
-        own = OwnParameters(parts if self._accumulate and not is_gathered and not self._whole else ())
+        own = OwnParameters(parts if self._accumulate and not gathered and not self._whole else ())
         self._has_hidden = buffers.has_hidden
         rng = _rng_now(event for _, event in events)
         with contextlib.ExitStack() as stack:
@@ -342,13 +341,13 @@ class Replayer:
                     (torch.ones_like(root) if seed is None else seed) * seed_scale
                     for root, seed in zip(roots, seeds, strict=True)
                 ]
-            accumulate = self._accumulate or is_gathered or bool(self._whole)
+            accumulate = self._accumulate or bool(gathered) or bool(self._whole)
             getattr(mode, "starts_from", _nobody)(seeds)
             getattr(mode, "ends_in", _nobody)(roots)
-            used = [own.of(p) for p in parameters]
+            used = own.of_all(parameters)
             with numerics_entered(microbatch.numerics):
                 given = self._gradients(roots, seeds, used, accumulate=accumulate)
-            grads = [buffers.gradient(*each) for each in zip(parameters, used, given, strict=True)]
+            grads = buffers.gradients(parameters, used, given)
             self._was_compiled = eagerly.in_place_of_compiled
             return Replayed(values=[root.detach() for root in roots], grads=grads)
 
@@ -489,7 +488,7 @@ class Replayer:
             stack.callback(restore_rng, rng)
             put_back = stack.enter_context(torch_state.kept(parts, self.on_leaving, must_be_all=must_be_all))
             stack.enter_context(self._paused())
-            stack.enter_context(_tables_as_they_were(parts, [m for m in modules if alone.is_gathered(m)]))
+            stack.enter_context(_tables_as_they_were(parts, _gathered(modules, parts)))
             stack.enter_context(_modules_as_they_were(iter(events)))
             stack.enter_context(alone.without_wrappers_hooks(event.function for event in events))
             stack.enter_context(Eagerly(parts))
@@ -626,8 +625,13 @@ def _modules_of(events: Iterable[Event]) -> list[torch.nn.Module]:
 
 
 def _parts_of(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
-    """Return all that are inside of these, each once. A walk through a large model takes its time, so one serves all."""
+    """Return all inside of these, each once. A walk through a large model takes its time, so one serves all."""
     return list({id(part): part for root in modules for part in root.modules()}.values())
+
+
+def _gathered(modules: Iterable[torch.nn.Module], parts: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
+    """Return those of these modules whose parameters FSDP2 gathers, given all that are inside of them."""
+    return [module for module in modules if alone.is_gathered(module)] if alone.are_gathered(parts) else []
 
 
 @contextlib.contextmanager
@@ -636,8 +640,8 @@ def _tables_as_they_were(
 ) -> Generator[None, None, None]:
     """Restore which parameters and modules these hold after this block, but not of what FSDP2 gathers."""
     others = {id(part) for root in gathered for part in root.modules()}
-    held: list[tuple[dict[str, Any], dict[str, Any]]] = [
-        (table, dict(table))
+    held: list[tuple[dict[str, Any], dict[str, Any] | None]] = [
+        (table, dict(table) if table else None)
         for part in parts
         if id(part) not in others and not isinstance(part, torch.jit.ScriptModule)
         for table in (part._parameters, part._modules)
@@ -646,7 +650,9 @@ def _tables_as_they_were(
         yield
     finally:
         for table, before in held:
-            if len(table) != len(before) or not all(map(operator.is_, table.values(), before.values())):
+            if before is None:
+                table.clear()
+            elif len(table) != len(before) or not all(map(operator.is_, table.values(), before.values())):
                 table.clear()
                 table.update(before)
 

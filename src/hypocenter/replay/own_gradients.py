@@ -63,15 +63,25 @@ class OwnBuffers:
                 vars(p)[BUFFER] = self._of[id(p)] = torch.zeros_like(vars(p)[BUFFER])
             yield
 
-    def gradient(
-        self, parameter: torch.Tensor, computed_with: torch.Tensor, given: torch.Tensor | None
-    ) -> torch.Tensor | None:
-        """Return what backward has computed for a parameter, or None.
+    def gradients(
+        self,
+        parameters: Sequence[torch.Tensor],
+        computed_with: Sequence[torch.Tensor],
+        given: list[torch.Tensor | None],
+    ) -> list[torch.Tensor | None]:
+        """Return what backward has computed for each parameter, or None.
 
         Args:
-            computed_with: the parameter, or what stood for it.
+            computed_with: the parameters, or what stood for them.
             given: what autograd gives.
         """
+        if not self._of:
+            return given
+        return [self._gradient(*each) for each in zip(parameters, computed_with, given, strict=True)]
+
+    def _gradient(
+        self, parameter: torch.Tensor, computed_with: torch.Tensor, given: torch.Tensor | None
+    ) -> torch.Tensor | None:
         added = self._of.get(id(parameter))
         if added is None:
             return given
@@ -130,6 +140,10 @@ class OwnParameters:
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return what stands for this tensor, or the tensor itself."""
         return self._of.get(id(tensor), tensor)
+
+    def of_all(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Return what stands for each of these."""
+        return [self.of(tensor) for tensor in tensors] if self._of else tensors
 
 
 def why_not(modules: Iterable[torch.nn.Module], parameters: Sequence[torch.Tensor]) -> str:
