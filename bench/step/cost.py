@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import statistics
 import time
 from collections.abc import Callable
@@ -47,7 +48,7 @@ def measure(name: str, level: str, n_pairs: int, n_warm_up: int = N_WARM_UP) -> 
     plain: list[float] = []
     more: list[float] = []
     audited: list[float] = []
-    with TemporaryDirectory() as folder, contextlib.redirect_stderr(None):
+    with TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
         for number in range(n_pairs):
             plain.append(_block(step))
             with hypocenter.watch(model, optimizer, level=level, audit="never", out=f"{folder}/{number}"):

@@ -90,7 +90,7 @@ def build(name: str) -> tuple[nn.Module, torch.optim.Optimizer, Callable[[], Non
     torch.manual_seed(0)
     model, x = MODELS[name]()
     model(x)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-5)
 
     def step() -> None:
         optimizer.zero_grad()

@@ -30,7 +30,7 @@ def test_a_graphed_forward_writes_nowhere_in_a_replay():
     static = make_graphed_callables(model[0])
     captured, x = model[0].forward, torch.ones(2, 4)
 
-    with Eagerly([model]) as eagerly:
+    with Eagerly(model.modules()) as eagerly:
         made = model(x)
 
     assert eagerly.in_place_of_compiled
@@ -43,7 +43,7 @@ def test_a_forward_of_the_users_own_is_left_as_it_is():
     model = nn.Linear(4, 3)
     model.forward = lambda x: x + 1
 
-    with Eagerly([model]) as eagerly:
+    with Eagerly(model.modules()) as eagerly:
         assert model(torch.ones(1)).tolist() == [2.0]
 
     assert not eagerly.in_place_of_compiled

@@ -253,3 +253,21 @@ def test_a_generator_of_the_programs_own_draws_the_same_again_and_goes_on():
 
     assert [r.values[0] for r in replayed] == losses
     assert torch.equal(own.get_state(), now)
+
+
+def test_a_replay_walks_through_a_model_once():
+    class Walked(Block):
+        n_walks = 0
+
+        def modules(self):
+            self.n_walks += 1
+            return super().modules()
+
+    model = Walked()
+    with Harness() as harness:
+        model(torch.randn(4, 8)).sum().backward()
+        model.n_walks = 0
+
+        harness.replayer.run(harness.tape.microbatches[0], list(model.parameters()))
+
+    assert model.n_walks == 1

@@ -77,7 +77,7 @@ def test_all_that_forward_changes_is_put_back(capsys):
     kept_list, before = model.losses, state_of(model)
     printed = capsys.readouterr().out
 
-    with kept([model]):
+    with kept(model.modules()):
         model(torch.ones(2))
         model(torch.ones(2))
         assert state_of(model) != before
@@ -102,7 +102,7 @@ def test_what_hooks_and_inner_modules_keep_is_put_back():
     model(torch.ones(2))
     before = state_of(inner)
 
-    with kept([model]):
+    with kept(model.modules()):
         model(torch.ones(2))
 
     assert (n, found) == (1, [1])
@@ -113,7 +113,7 @@ def test_put_back_after_an_exception_too():
     model = Busy()
     before = state_of(model)
 
-    with contextlib.suppress(ZeroDivisionError), kept([model]):
+    with contextlib.suppress(ZeroDivisionError), kept(model.modules()):
         model(torch.ones(2))
         raise ZeroDivisionError
 
@@ -127,7 +127,7 @@ def test_parameters_and_data_are_left_alone(value):
     model = nn.Linear(2, 2)
     model.held = value
 
-    with kept([model]), torch.no_grad():
+    with kept(model.modules()), torch.no_grad():
         model.weight.add_(1)
         expected = model.weight.clone()
 
@@ -139,7 +139,7 @@ def test_a_long_log_is_cut_back():
     model = nn.Linear(2, 2)
     model.log = list(range(20_000))
 
-    with kept([model]):
+    with kept(model.modules()):
         model.log.append(1)
 
     assert len(model.log) == 20_000
@@ -147,18 +147,18 @@ def test_a_long_log_is_cut_back():
 
 def test_what_cannot_be_put_back_is_told(tmp_path):
     model = nn.Linear(2, 2)
-    with kept([model], must_be_all=True):
+    with kept(model.modules(), must_be_all=True):
         pass
 
     model.cache = torch.empty(TENSOR_BYTES + 1, dtype=torch.uint8)
-    with pytest.raises(ReplayImpossible, match="64 MiB"), kept([model], must_be_all=True):
+    with pytest.raises(ReplayImpossible, match="64 MiB"), kept(model.modules(), must_be_all=True):
         pass
 
     model.cache = None
     with (tmp_path / "log").open("w") as model.log:
-        with pytest.raises(ReplayImpossible, match="TextIOWrapper"), kept([model], must_be_all=True):
+        with pytest.raises(ReplayImpossible, match="TextIOWrapper"), kept(model.modules(), must_be_all=True):
             pass
-        with kept([model]):
+        with kept(model.modules()):
             pass
 
 
@@ -177,7 +177,7 @@ def test_a_tensor_that_a_kernel_has_written_unseen_is_put_back_and_looks_untouch
     module = Scales()
     version = module.amax_history._version
 
-    with kept([module]):
+    with kept(module.modules()):
         module(torch.ones(2))
         assert module.amax_history.any()
 

@@ -15,7 +15,7 @@ import hypocenter
 from tests.session.test_calls_of_a_step import Scales, calls
 
 N_BEFORE, N_COUNTED = 72, 16  # steps: between them is none that looks at more than others do
-PYTHON, ALL = 2900, 6400  # calls that an audit adds to a watched step of a small model: the replay's among them
+PYTHON, ALL = 2600, 5600  # calls that an audit adds to a watched step of a small model: the replay's among them
 PER_PARAMETER = 37.0, 102.0  # calls more: of Python functions, and with those of C; a third are of the replay itself
 
 

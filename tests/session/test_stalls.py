@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import pytest
@@ -34,3 +35,13 @@ def test_what_fails_in_a_wait_fails_as_it_would(capsys: pytest.CaptureFixture[st
         raise KeyError("x")
 
     assert capsys.readouterr().err == ""
+
+
+def test_a_program_without_stderr_finds_nothing_of_ours_on_its_stdout(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stderr", None)
+    with stalling("step 3 is done again", after_s=0.0):
+        time.sleep(0.2)
+
+    assert capsys.readouterr().out == ""

@@ -77,12 +77,13 @@ def why_not_together(function: Callable[..., Any]) -> str:
 
 def is_gathered(function: Callable[..., Any]) -> bool:
     """Return whether FSDP2 gathers its parameters for each call, and reduces their gradients in backward."""
-    return isinstance(function, torch.nn.Module) and _holds(function, _FSDP2)
+    return isinstance(function, torch.nn.Module) and are_gathered(function.modules())
 
 
-def _holds(root: torch.nn.Module, kind: str) -> bool:
-    kinds = set(map(type, root.modules()))  # a model has many modules of few kinds
-    return any(each.__name__ == kind for own in kinds for each in own.__mro__)
+def are_gathered(parts: Iterable[torch.nn.Module]) -> bool:
+    """Return whether FSDP2 does so with one of these."""
+    kinds = set(map(type, parts))  # a model has many modules of few kinds
+    return any(each.__name__ == _FSDP2 for own in kinds for each in own.__mro__)
 
 
 def _spans_ranks(parameter: torch.Tensor) -> bool:

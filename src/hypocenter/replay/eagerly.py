@@ -23,16 +23,16 @@ class Eagerly(contextlib.ExitStack):
     """Keep compiled or captured code from running as such inside this block.
 
     Args:
-        modules: that are called in it.
+        parts: the modules that are called in it, and all that are inside them.
 
     Attributes:
         in_place_of_compiled: whether anything that would have done so was called. Other bits come of that.
     """
 
-    def __init__(self, modules: Iterable[torch.nn.Module] = ()) -> None:
+    def __init__(self, parts: Iterable[torch.nn.Module] = ()) -> None:
         super().__init__()
         self.in_place_of_compiled = False
-        self._modules = modules
+        self._parts = parts
 
     def __enter__(self) -> Eagerly:
         super().__enter__()
@@ -48,8 +48,10 @@ class Eagerly(contextlib.ExitStack):
 
             eval_frame._callback_from_stance = noted
             self.callback(setattr, eval_frame, "_callback_from_stance", ask)
-        for module in (part for root in self._modules for part in root.modules()):
-            captured = vars(module).get("forward")
+        for module in self._parts:
+            if "forward" not in vars(module):  # of most: no call for each
+                continue
+            captured = vars(module)["forward"]
             if (written := _beneath_graph(captured)) is not None:
                 self.in_place_of_compiled = True
                 module.forward = written

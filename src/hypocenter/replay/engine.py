@@ -297,27 +297,28 @@ class Replayer:
     ) -> Replayed:
         events = self._tape.slice(microbatch)
         modules = _modules_of(event for _, event in events)
-        is_gathered = any(alone.is_gathered(event.function) for _, event in events)
-        buffers = OwnBuffers(
-            (*parameters, *(p for m in modules for p in m.parameters())), for_all=self._buffers_for_all
-        )
-        own = OwnParameters(modules if self._accumulate and not is_gathered and not self._whole else ())
+        parts = _parts_of(modules)
+        gathered = _gathered(modules, parts)
+        inside = (p for part in parts for p in part._parameters.values() if p is not None)
+        buffers = OwnBuffers((*parameters, *inside), for_all=self._buffers_for_all)
+        own = OwnParameters(parts if self._accumulate and not gathered and not self._whole else ())
         self._has_hidden = buffers.has_hidden
         rng = _rng_now(event for _, event in events)
         with contextlib.ExitStack() as stack:
             stack.callback(restore_rng, rng)
-            stack.enter_context(torch_state.kept(modules, self.on_leaving, must_be_all=must_leave_no_trace))
+            stack.enter_context(torch_state.kept(parts, self.on_leaving, must_be_all=must_leave_no_trace))
             stack.enter_context(self._paused())
+            stack.enter_context(_tables_as_they_were(parts, gathered))
             stack.enter_context(_modules_as_they_were(event for _, event in events))
             if self._whole is not None:
                 stack.enter_context(self._whole.in_place())
             stack.enter_context(alone.without_wrappers_hooks(event.function for _, event in events))
             stack.enter_context(buffers.in_place())
             stack.enter_context(own.in_place())
-            stack.enter_context(eagerly := Eagerly(modules))
+            stack.enter_context(eagerly := Eagerly(parts))
             if context is not None:
                 stack.callback(context.attach())
-            stack.enter_context(sharded.put_back(event.function for _, event in events))
+            stack.enter_context(sharded.put_back(gathered))
             if self._own_groups is not None:
                 stack.enter_context(OwnCollectives(self._own_groups))
             elif alone.is_one_of_many():
@@ -325,7 +326,7 @@ class Replayer:
             if around is not None:
                 stack.enter_context(around)
             is_changed = rows is not None or around is not None
-            stack.enter_context(kept_in_bounds([event for _, event in events], is_changed=is_changed))
+            stack.enter_context(kept_in_bounds([event for _, event in events], parts, is_changed=is_changed))
             if mode is not None:
                 stack.enter_context(mode)
             if self._whole is not None:
@@ -342,13 +343,13 @@ class Replayer:
                     (torch.ones_like(root) if seed is None else seed) * seed_scale
                     for root, seed in zip(roots, seeds, strict=True)
                 ]
-            accumulate = self._accumulate or is_gathered or bool(self._whole)
+            accumulate = self._accumulate or bool(gathered) or bool(self._whole)
             getattr(mode, "starts_from", _nobody)(seeds)
             getattr(mode, "ends_in", _nobody)(roots)
-            used = [own.of(p) for p in parameters]
+            used = own.of_all(parameters)
             with numerics_entered(microbatch.numerics):
                 given = self._gradients(roots, seeds, used, accumulate=accumulate)
-            grads = [buffers.gradient(*each) for each in zip(parameters, used, given, strict=True)]
+            grads = buffers.gradients(parameters, used, given)
             self._was_compiled = eagerly.in_place_of_compiled
             return Replayed(values=[root.detach() for root in roots], grads=grads)
 
@@ -483,21 +484,21 @@ class Replayer:
 
         Gives tensors, kept by modules beside buffers, whose values are put back.
         """
-        rng = _rng_now(events)
+        rng, modules = _rng_now(events), _modules_of(events)
+        parts = _parts_of(modules)
         with contextlib.ExitStack() as stack:
             stack.callback(restore_rng, rng)
-            put_back = stack.enter_context(
-                torch_state.kept(_modules_of(events), self.on_leaving, must_be_all=must_be_all)
-            )
+            put_back = stack.enter_context(torch_state.kept(parts, self.on_leaving, must_be_all=must_be_all))
             stack.enter_context(self._paused())
+            stack.enter_context(_tables_as_they_were(parts, _gathered(modules, parts)))
             stack.enter_context(_modules_as_they_were(iter(events)))
             stack.enter_context(alone.without_wrappers_hooks(event.function for event in events))
-            stack.enter_context(Eagerly(_modules_of(events)))
+            stack.enter_context(Eagerly(parts))
             if context is not None:
                 stack.callback(context.attach())
             if alone.is_one_of_many():
                 stack.enter_context(alone.NoCollectives())
-            stack.enter_context(kept_in_bounds(events, is_changed=is_changed))
+            stack.enter_context(kept_in_bounds(events, parts, is_changed=is_changed))
             if mode is not None:
                 stack.enter_context(mode)
             yield put_back
@@ -625,21 +626,48 @@ def _modules_of(events: Iterable[Event]) -> list[torch.nn.Module]:
     return [event.module for event in events if event.module is not None]
 
 
+def _parts_of(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
+    """Return all inside of these, each once. A walk through a large model takes its time, so one serves all."""
+    return list({id(part): part for root in modules for part in root.modules()}.values())
+
+
+def _gathered(modules: Iterable[torch.nn.Module], parts: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
+    """Return those of these modules whose parameters FSDP2 gathers, given all that are inside of them."""
+    return [module for module in modules if alone.is_gathered(module)] if alone.are_gathered(parts) else []
+
+
+@contextlib.contextmanager
+def _tables_as_they_were(
+    parts: Sequence[torch.nn.Module], gathered: Sequence[torch.nn.Module]
+) -> Generator[None, None, None]:
+    """Restore which parameters and modules these hold after this block, but not of what FSDP2 gathers."""
+    others = {id(part) for root in gathered for part in root.modules()}
+    held: list[tuple[dict[str, Any], dict[str, Any] | None]] = [
+        (table, dict(table) if table else None)
+        for part in parts
+        if id(part) not in others and not isinstance(part, torch.jit.ScriptModule)
+        for table in (part._parameters, part._modules)
+    ]
+    try:
+        yield
+    finally:
+        for table, before in held:
+            if before is None:
+                table.clear()
+            elif len(table) != len(before) or not all(map(operator.is_, table.values(), before.values())):
+                table.clear()
+                table.update(before)
+
+
 @contextlib.contextmanager
 def _modules_as_they_were(events: Iterator[Event]) -> Generator[None, None, None]:
-    """Set training flags and changed buffers as before the calls within this block, and restore all afterwards."""
+    """Set training flags and changed buffers as before the calls within this block, and restore both afterwards."""
     flags: list[tuple[torch.nn.Module, bool]] = []
     buffers: list[tuple[torch.nn.Module, str, torch.Tensor | None]] = []
-    held: list[tuple[dict[str, Any], dict[str, Any]]] = []  # parameters and parts, now
-    known: set[int] = set()
     seen: set[tuple[int, str]] = set()
     try:
         for event in events:
             module = event.module
-            if module is not None and id(module) not in known and not alone.is_gathered(event.function):
-                parts = [part for part in module.modules() if not isinstance(part, torch.jit.ScriptModule)]
-                known.update(map(id, parts))
-                held += [(each, dict(each)) for part in parts for each in (part._parameters, part._modules)]
             if module is not None and event.training is not None and module.training != event.training:
                 flags.extend((m, m.training) for m in module.modules())
                 module.train(event.training)
@@ -654,10 +682,6 @@ def _modules_as_they_were(events: Iterator[Event]) -> Generator[None, None, None
             owner._buffers[key] = now
         for module, flag in flags:
             module.training = flag
-        for table, before in held:
-            if len(table) != len(before) or not all(map(operator.is_, table.values(), before.values())):
-                table.clear()
-                table.update(before)
 
 
 @contextlib.contextmanager

@@ -47,25 +47,27 @@ class InBounds(Mode):
         return func(*args, **kwargs)
 
 
-def kept_in_bounds(events: Sequence[Event], *, is_changed: bool) -> contextlib.AbstractContextManager[Any]:
+def kept_in_bounds(
+    events: Sequence[Event], parts: Iterable[nn.Module], *, is_changed: bool
+) -> contextlib.AbstractContextManager[Any]:
     """Return a context for calls that are done again; it does nothing if all is on a CPU, or nothing is changed.
 
     Args:
         events: the calls.
+        parts: the modules that are called, and all that are inside them.
         is_changed: they are given other inputs, or other code, than in the run.
     """
-    modules = [event.module for event in events if event.module is not None]
-    is_needed = (is_changed or draws_out_of_sight(modules)) and any(_is_on_device(event) for event in events)
+    is_needed = (is_changed or draws_out_of_sight(parts)) and any(_is_on_device(event) for event in events)
     return InBounds() if is_needed else contextlib.nullcontext()
 
 
-def draws_out_of_sight(modules: Iterable[nn.Module]) -> bool:
+def draws_out_of_sight(parts: Iterable[nn.Module]) -> bool:
     """Return whether one may draw from cuDNN's own random state: a recurrent one with dropout, on a GPU."""
-    parts = (part for root in modules for part in root.modules() if isinstance(part, nn.RNNBase))
     return any(
         part.dropout and part.num_layers > 1 and any(p.device.type == "cuda" for p in part.parameters())
         for part in parts
-    )  # fmt: skip
+        if isinstance(part, nn.RNNBase)
+    )
 
 
 def _is_on_device(event: Event) -> bool:

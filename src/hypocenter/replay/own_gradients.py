@@ -63,15 +63,25 @@ class OwnBuffers:
                 vars(p)[BUFFER] = self._of[id(p)] = torch.zeros_like(vars(p)[BUFFER])
             yield
 
-    def gradient(
-        self, parameter: torch.Tensor, computed_with: torch.Tensor, given: torch.Tensor | None
-    ) -> torch.Tensor | None:
-        """Return what backward has computed for a parameter, or None.
+    def gradients(
+        self,
+        parameters: Sequence[torch.Tensor],
+        computed_with: Sequence[torch.Tensor],
+        given: list[torch.Tensor | None],
+    ) -> list[torch.Tensor | None]:
+        """Return what backward has computed for each parameter, or None.
 
         Args:
-            computed_with: the parameter, or what stood for it.
+            computed_with: the parameters, or what stood for them.
             given: what autograd gives.
         """
+        if not self._of:
+            return given
+        return [self._gradient(*each) for each in zip(parameters, computed_with, given, strict=True)]
+
+    def _gradient(
+        self, parameter: torch.Tensor, computed_with: torch.Tensor, given: torch.Tensor | None
+    ) -> torch.Tensor | None:
         added = self._of.get(id(parameter))
         if added is None:
             return given
@@ -103,8 +113,7 @@ def _put_back(attributes: dict[str, Any], before: dict[str, Any]) -> None:
 class OwnParameters:
     """Parameters that stand for those of modules: the same values, and no graph node that anybody else knows."""
 
-    def __init__(self, modules: Iterable[torch.nn.Module]) -> None:
-        holders = {id(module): module for root in modules for module in root.modules()}.values()
+    def __init__(self, holders: Sequence[torch.nn.Module]) -> None:
         self._held = [
             (module, key, p)
             for module in holders if not isinstance(module, torch.jit.ScriptModule)
@@ -131,6 +140,10 @@ class OwnParameters:
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         """Return what stands for this tensor, or the tensor itself."""
         return self._of.get(id(tensor), tensor)
+
+    def of_all(self, tensors: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+        """Return what stands for each of these."""
+        return [self.of(tensor) for tensor in tensors] if self._of else tensors
 
 
 def why_not(modules: Iterable[torch.nn.Module], parameters: Sequence[torch.Tensor]) -> str:

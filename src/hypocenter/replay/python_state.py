@@ -143,14 +143,17 @@ class _State:
         """Copy a module's own attributes, the globals of its code, and what its hooks hold."""
         attributes, name = vars(module), self._kind.forward
         self._take_dict(attributes, DEPTH, left_out=self._kind.own)
-        for kind in type(module).__mro__:
-            if id(kind) not in self._seen:  # a model has many modules of few kinds
-                self._seen[id(kind)] = kind
-                self._take_code(kind.__dict__.get(name))
-        self._take_function(attributes.get(name), DEPTH)
+        if id(type(module)) not in self._seen:  # a model has many modules of few kinds
+            for kind in type(module).__mro__:
+                if id(kind) not in self._seen:
+                    self._seen[id(kind)] = kind
+                    self._take_code(kind.__dict__.get(name))
+        if name in attributes:
+            self._take_function(attributes[name], DEPTH)
         for name in self._kind.hooks:
-            for hook in (attributes.get(name) or {}).values():
-                self._take(hook, DEPTH)
+            if hooks := attributes.get(name):
+                for hook in hooks.values():
+                    self._take(hook, DEPTH)
 
     def _take_code(self, forward: Any) -> None:
         """Copy the globals of a class of modules."""
@@ -227,8 +230,10 @@ class _State:
         if only is not None:
             before = {k: v for k, v in before.items() if only(v)}
         self._remember(held, lambda: _set_dict(held, before, left_out, is_whole=only is None))
-        for each in before.values():
-            if type(each) not in self._kind.constants:  # the most: a call for each of a large model takes its time
+        constants = self._kind.constants
+        for each in before.values():  # most are constant: a call for each of a large model takes its time
+            kind = type(each)
+            if kind not in constants and not (kind is tuple and constants.issuperset(map(type, each))):
                 self._take(each, depth - 1)
 
     def _take_function(self, function: Any, depth: int) -> None:

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Generator, Sequence
 from typing import Any
-
-from hypocenter.replay import alone
 
 
 @contextlib.contextmanager
-def put_back(functions: Iterable[Callable[..., Any]]) -> Generator[None, None, None]:
+def put_back(roots: Sequence[Any]) -> Generator[None, None, None]:
     """Shard every parameter and idle every state again if a replay of these modules raises in this block."""
-    roots = [f for f in functions if alone.is_gathered(f)]
     try:
         yield
     except BaseException:

@@ -13,22 +13,19 @@ from hypocenter.replay.python_state import CONSTANTS, Kind, Undo
 
 
 def kept(
-    modules: Iterable[torch.nn.Module], on_leaving: Callable[[], None] = lambda: None, *, must_be_all: bool = False
+    parts: Iterable[torch.nn.Module], on_leaving: Callable[[], None] = lambda: None, *, must_be_all: bool = False
 ) -> contextlib.AbstractContextManager[list[torch.Tensor]]:
-    """Let these modules be called in this block; after it what they keep in Python is as it was.
+    """Let modules of these parts be called in this block; after it what they keep in Python is as it was.
 
     Gives the tensors among it.
 
     Args:
+        parts: the modules, and all that are inside them.
         on_leaving: called when the block is over and nothing is put back yet.
         must_be_all: not where something is met that cannot be put back: ReplayImpossible.
     """
-    return python_state.kept(_TORCH, _parts(modules), on_leaving=on_leaving, must_be_all=must_be_all)
-
-
-def _parts(modules: Iterable[torch.nn.Module]) -> list[torch.nn.Module]:
-    found = {id(part): part for root in modules for part in root.modules()}
-    return [part for part in found.values() if not isinstance(part, torch.jit.ScriptModule)]
+    written = [part for part in parts if not isinstance(part, torch.jit.ScriptModule)]
+    return python_state.kept(_TORCH, written, on_leaving=on_leaving, must_be_all=must_be_all)
 
 
 def _copied(tensor: torch.Tensor) -> Undo | None:

@@ -113,10 +113,12 @@ class Framework(Protocol):
         """Format and device of a tensor, something else of a number of Python, None of all else."""
         ...
 
-    def gathered(self, values: Sequence[Any], size: int, start: int = 0) -> tuple[Any, Sequence[int]] | None:
-        """Copies of samples of many tensors, or of numbers, as one flat array, and how many elements of each.
+    def gathered(
+        self, columns: Sequence[Sequence[Any]], size: int, start: int = 0
+    ) -> list[tuple[Any, Sequence[int]] | None]:
+        """Of each column, copies of samples of its tensors, or its numbers: one flat array, and elements of each.
 
-        None where they are not of one kind.
+        None of a column of several kinds.
 
         Args:
             size: at most so many elements of each, at an equal stride; 0 of what `sample` gives None of.

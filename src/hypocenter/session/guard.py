@@ -20,6 +20,12 @@ class StopTraining(SystemExit):
     """Raised into training when the user asked to stop: after a batch, or on a finding."""
 
 
+def say(text: str) -> None:
+    """Print a line on stderr; nothing where the program has none: what goes to stdout is its own."""
+    if sys.stderr is not None:  # type: ignore[reportUnnecessaryComparison]
+        print(f"hypocenter: {text}", file=sys.stderr, flush=True)
+
+
 class Warnings:
     """Prints each distinct warning once, in a line on stderr, and keeps it for run.json."""
 
@@ -29,7 +35,7 @@ class Warnings:
     def __call__(self, text: str) -> None:
         if text not in self.lines:
             self.lines.append(text)
-            print(f"hypocenter: {text}", file=sys.stderr)
+            say(text)
 
 
 def show_traceback(error: BaseException | None) -> None:

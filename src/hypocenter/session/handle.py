@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -13,6 +12,7 @@ from typing import Any, Protocol
 
 from hypocenter.diagnose.in_a_line import in_a_line
 from hypocenter.nouns import Diagnosis
+from hypocenter.session.guard import say
 from hypocenter.tap.weakly import Ref
 
 MOST_ROWS = 500_000  # of a recording that is diagnosed when training ends: a second or two
@@ -109,7 +109,7 @@ class Handle:
         verdict = in_a_line(self.diagnosis()) if is_small else "recorded"
         near = os.path.relpath(self.directory)
         shown = str(self.directory) if near.startswith("..") else near
-        print(f"hypocenter: {verdict}; more: hypocenter check {shown}", file=sys.stderr, flush=True)
+        say(f"{verdict}; more: hypocenter check {shown}")
 
 
 def begin(session: Session, running: list[Session], close: Callable[[], None] | None = None) -> None:

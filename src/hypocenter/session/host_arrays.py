@@ -40,8 +40,13 @@ class HostArrays:
             return self.name_of(cast("Any", value).dtype)
         return float if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
-    def gathered(self, values: Sequence[Any], size: int, start: int = 0) -> tuple[Array, Sequence[int]] | None:
+    def gathered(
+        self, columns: Sequence[Sequence[Any]], size: int, start: int = 0
+    ) -> list[tuple[Array, Sequence[int]] | None]:
         """Always of the same elements."""
+        return [self._gathered(values, size) for values in columns]
+
+    def _gathered(self, values: Sequence[Any], size: int) -> tuple[Array, Sequence[int]] | None:
         kinds = set(map(self.kind, values))
         if len(kinds) > 1 or None in kinds:
             return None

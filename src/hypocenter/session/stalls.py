@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 import time
 from collections.abc import Generator
+
+from hypocenter.session.guard import say
 
 PATIENCE_S = 2.0  # a shorter wait is not noticed
 
@@ -42,4 +43,4 @@ def stalling(doing: str, *, after_s: float = PATIENCE_S, is_told: bool = True) -
 
 def _say(text: str) -> None:
     with contextlib.suppress(Exception):  # nobody may be there to hear it
-        print(f"hypocenter: {text}", file=sys.stderr, flush=True)
+        say(text)

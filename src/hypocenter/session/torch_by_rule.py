@@ -5,6 +5,7 @@ Gradients and options that hooks of the optimizer change inside the step are tho
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -23,6 +24,8 @@ from hypocenter.session.observers import by_rule
 from hypocenter.session.observers.by_rule import STEP, Group, mixes
 from hypocenter.session.observers.grid import name_of
 from hypocenter.tap.source import source_of
+
+_PLAIN = frozenset({int, float, bool, str, type(None)})  # what an option is, if it is no tensor that may change
 
 
 class ByRule(by_rule.ByRule[Context]):
@@ -74,8 +77,8 @@ class ByRule(by_rule.ByRule[Context]):
             found["grad"] = gradient
         state: Any = optimizer.state.get(parameter)
         for name, value in (state or {}).items():
-            is_number = not isinstance(value, Tensor) or (name == STEP and value.numel() == 1)
-            if is_number or value.shape == shape:
+            is_tensor = type(value) is Tensor or isinstance(value, Tensor)
+            if not is_tensor or (name == STEP and value.numel() == 1) or value.shape == shape:
                 found[str(name)] = value
         return found
 
@@ -96,5 +99,17 @@ def _options(optimizer: Optimizer, group: Mapping[str, Any]) -> Options | None:
     kind = type(optimizer).__name__
     if not type(optimizer).__module__.startswith("torch.optim."):
         return None
+    told = tuple([(name, value) for name, value in group.items() if name != "params"])
+    is_plain = all(_PLAIN.issuperset(map(type, v)) if type(v) is tuple else type(v) in _PLAIN for _, v in told)
+    return _known(kind, told) if is_plain else _read(kind, group)
+
+
+@functools.lru_cache(maxsize=32)
+def _known(kind: str, told: tuple[tuple[str, Any], ...]) -> Options | None:
+    """The same again for a group that tells the same: nearly always."""
+    return _read(kind, dict(told))
+
+
+def _read(kind: str, group: Mapping[str, Any]) -> Options | None:
     rule = rule_of((kind,), group)
     return None if rule is None or kind not in rule.classes else rule.read(group, (kind,), number_of)

@@ -14,7 +14,7 @@ from hypocenter.session.framework import GROUPS, SAMPLE, SCHEDULED, Then, Undo
 from hypocenter.session.learning_rate import number_of
 from hypocenter.session.observers import grid
 from hypocenter.session.observers.peeker import Peeker
-from hypocenter.session.observers.sampled import Deferred, all_same, gathered, n_changed, sample
+from hypocenter.session.observers.sampled import Deferred, all_same, gathered_columns, n_changed, sample
 from hypocenter.tap import schedule_calls
 from hypocenter.tap.flat_parameters import is_flat
 from hypocenter.tap.loss_graph import reached
@@ -91,12 +91,15 @@ class TorchFramework:
             return value.dtype, value.device
         return float if isinstance(value, (int, float)) and not isinstance(value, bool) else None
 
-    def gathered(self, values: Sequence[Any], size: int, start: int = 0) -> tuple[Tensor, Sequence[int]] | None:
+    def gathered(
+        self, columns: Sequence[Sequence[Any]], size: int, start: int = 0
+    ) -> list[tuple[Tensor, Sequence[int]] | None]:
         """In a few operations, but of what is large."""
-        if (found := gathered(values, size, start)) is not None:
-            return found
-        are_numbers = {self.kind(each) for each in values} == {float}
-        return (torch.tensor(values, dtype=torch.float64, device="cpu"), [1] * len(values)) if are_numbers else None
+        found = gathered_columns(columns, size, start)
+        for number, values in enumerate(columns):
+            if found[number] is None and {self.kind(each) for each in values} == {float}:
+                found[number] = torch.tensor(values, dtype=torch.float64, device="cpu"), [1] * len(values)
+        return found
 
     def all_same(self, pairs: Sequence[tuple[Tensor, Tensor]]) -> bool:
         """One number for each pair."""

@@ -17,9 +17,9 @@ def free_on_host() -> int:
 def _free() -> int:
     """Return the free bytes: on Linux what can be had with caches given up, elsewhere what is unused at most."""
     try:
-        told = dict(line.split(":", 1) for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines())
-        return int(told["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
+        told = Path("/proc/meminfo").read_text(encoding="ascii").partition("MemAvailable:")[2]
+        return int(told.split(maxsplit=1)[0]) * 1024
+    except (OSError, IndexError, ValueError):
         pass
     try:
         return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -33,8 +33,12 @@ def peak_bytes(device: torch.device) -> int:
 
 def why_no_room(parameters: Sequence[torch.Tensor]) -> str:
     """Say why gradients of all these, and their sums in float64, do not fit in a replay; "" if they do."""
-    for device in {p.device for p in parameters}:
-        needed = sum(p.numel() * (p.element_size() + 8) for p in parameters if p.device == device) + peak_bytes(device)
+    by_device: dict[torch.device, int] = {}
+    for p in parameters:
+        device = p.device
+        by_device[device] = by_device.get(device, 0) + p.numel() * (p.element_size() + 8)
+    for device, n_bytes in by_device.items():
+        needed = n_bytes + peak_bytes(device)
         if SPARE * needed > (free := free_bytes(device)):
             return f"it takes about {needed >> 20} MiB on {device}, of which {free >> 20} MiB are free"
     return ""

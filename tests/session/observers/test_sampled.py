@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from hypocenter.session.observers.sampled import COPIED_AT_MOST, gathered, sample
+from hypocenter.session.observers.sampled import COPIED_AT_MOST, gathered, gathered_columns, sample
 
 
 @pytest.mark.parametrize("size", [1, 3, 8, 100])
@@ -87,6 +87,24 @@ def test_parameters_on_the_host_are_sampled_together_as_each_alone(dtype: torch.
     alone = [sample(each, 5, 3) for each in many]
     assert found[0].dtype == dtype
     assert found[0].float().tolist() == [x for each in alone if each is not None for x in each.float().tolist()]
+
+
+@pytest.mark.parametrize("is_odd", [False, True])
+def test_columns_are_sampled_together_as_each_alone(*, is_odd: bool) -> None:
+    weights, steps = [torch.randn(9), torch.randn(50, 60)], [torch.tensor(3.0), torch.tensor(4.0)]
+    halves = [torch.randn(7).bfloat16(), torch.randn(5000).bfloat16()]
+    columns = [weights, steps, halves, [torch.randn(9), torch.randn(60, 50)]]
+    odd = [[1.0, 2.0], [weights[0], halves[0]], [torch.randn(60, 50).T, weights[0]]] if is_odd else []
+
+    found = gathered_columns([*columns, *odd], 5, 3)
+
+    for each, column in zip(found, [*columns, *odd], strict=True):
+        alone = gathered(column, 5, 3)
+        assert (each is None) == (alone is None)
+        if each is not None and alone is not None:
+            assert each[0].dtype == alone[0].dtype
+            assert (each[0].tolist(), list(each[1])) == (alone[0].tolist(), list(alone[1]))
+    assert [each is None for each in found[4:]] == [True, True, False][: len(odd)]
 
 
 def test_a_view_with_its_sign_turned_is_sampled_as_it_reads() -> None:

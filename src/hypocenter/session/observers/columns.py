@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from operator import itemgetter
 from typing import Any
 
 from hypocenter.session.framework import Framework
@@ -67,10 +68,9 @@ def blocks(
     waiting, found = list(by_names.values()), list[Block]()
     while waiting:
         places = waiting.pop(0)
-        columns: dict[str, Column] = {}
-        for name in held[places[0]]:
-            values = [held[place][name] for place in places]
-            taken = framework.gathered(values, size, start)
+        some, columns = [held[place] for place in places], dict[str, Column]()
+        lists = [list(map(itemgetter(name), some)) for name in some[0]]
+        for name, values, taken in zip(some[0], lists, framework.gathered(lists, size, start), strict=True):
             if taken is not None:
                 form = framework.name_of(values[0].dtype) if framework.is_tensor(values[0]) else NUMBER
                 columns[name] = Column(values=taken[0], sizes=taken[1], form=form)

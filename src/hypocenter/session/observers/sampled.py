@@ -6,6 +6,7 @@ import ctypes
 import functools
 import operator
 from collections.abc import Callable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from hypocenter.tap.gradients import PLAIN_TYPES, SMALL, local, to_host
 from hypocenter.tap.host_memory import is_there
 
 _KIND = operator.attrgetter("dtype", "device", "layout")
-COPIED_TOGETHER = 1 << 17  # elements of small tensors: a pass over all is faster than one number for each place
+_FORMAT, _LAYOUT, _IS_ON_HOST = map(operator.attrgetter, ("dtype", "layout", "is_cpu"))
 NULL_REACHES = 1 << 44  # where no memory is, an address is an offset: below that, whatever tensors are that large
 COPIED_AT_MOST = 1 << 20  # elements of a tensor that is not contiguous: a sample of it costs a copy of all
 
@@ -94,9 +95,12 @@ class Deferred:
 def gathered(tensors: Sequence[Any], size: int, start: int = 0) -> tuple[Tensor, Sequence[int]] | None:
     """What `sample` takes of each, copied into one array, and how many elements that are; None of unlike kinds.
 
-    Small tensors are copied whole, all in one operation, and what is wanted of them is picked from that. Of those whose
-    memory somebody has taken away, as FSDP does between uses, there are no elements.
+    Those of the host are read where they lie. Of others small ones are copied whole, all in one operation, and what is
+    wanted of them is picked from that. Of those whose memory somebody has taken away, as FSDP does between uses, there
+    are no elements.
     """
+    if (taken := _from_memory(tensors, size, start)) is not None:
+        return taken
     types = set(map(type, tensors))
     if not all(issubclass(each, Tensor) for each in types):
         return None
@@ -109,12 +113,6 @@ def gathered(tensors: Sequence[Any], size: int, start: int = 0) -> tuple[Tensor,
         ns = tuple(map(Tensor.numel, tensors)) if is_plain and dtype.is_floating_point else (0,)
         addresses = np.fromiter(map(Tensor.data_ptr, tensors), np.int64) if all(ns) else None
         are_there = addresses is not None and (addresses.min() >= NULL_REACHES or all(map(is_there, tensors)))
-        is_large = max(ns) > SMALL or sum(ns) > COPIED_TOGETHER
-        taken = None
-        if addresses is not None and are_there and is_large and device.type == "cpu":
-            taken = _from_memory(tensors, addresses, ns, size, start)
-        if taken is not None:
-            return taken
         held = tensors
         if not are_there or max(ns) > SMALL:
             nothing = torch.empty(0, dtype=dtype, device="cpu" if device.type == "meta" else device)
@@ -131,15 +129,45 @@ def gathered(tensors: Sequence[Any], size: int, start: int = 0) -> tuple[Tensor,
         return found.index_select(0, picks), sizes
 
 
-def _from_memory(
-    tensors: Sequence[Tensor], addresses: NDArray[np.int64], ns: tuple[int, ...], size: int, start: int
-) -> tuple[Tensor, Sequence[int]] | None:
+def gathered_columns(
+    columns: Sequence[Sequence[Any]], size: int, start: int = 0
+) -> list[tuple[Tensor, Sequence[int]] | None]:
+    """What `gathered` gives of each column; all that lie on the host in one format are read in one pass."""
+    found: list[tuple[Tensor, Sequence[int]] | None] = [None] * len(columns)
+    by_format: dict[Any, list[int]] = {}
+    for number, column in enumerate(columns):
+        by_format.setdefault(getattr(column[0], "dtype", None), []).append(number)
+    for numbers in by_format.values():
+        taken = _from_memory(list(chain.from_iterable(columns[number] for number in numbers)), size, start)
+        if taken is None:
+            for number in numbers:
+                found[number] = gathered(columns[number], size, start)
+            continue
+        (values, sizes), first, begin = taken, 0, 0
+        for number in numbers:
+            here = sizes[first : first + len(columns[number])]
+            found[number] = values[begin : begin + sum(here)], here
+            first, begin = first + len(here), begin + sum(here)
+    return found
+
+
+def _from_memory(tensors: Sequence[Any], size: int, start: int) -> tuple[Tensor, Sequence[int]] | None:
     """The same of plain tensors of one format on the host, read where they lie; None of what does not lie in order.
 
     What it costs for each tensor is no operation of torch: an audited step takes some thousand samples.
     """
-    dtype = tensors[0].dtype
+    if not PLAIN_TYPES.issuperset(map(type, tensors)) or not tensors[0].is_cpu:
+        return None
+    formats, ns = set(map(_FORMAT, tensors)), tuple(map(Tensor.numel, tensors))
+    dtype = formats.pop()
+    if formats or not dtype.is_floating_point or not all(ns) or not all(map(_IS_ON_HOST, tensors)):
+        return None
+    if set(map(_LAYOUT, tensors)) != {torch.strided}:
+        return None
     if not all(map(Tensor.is_contiguous, tensors)) or any(map(Tensor.is_neg, tensors)):
+        return None
+    addresses = np.fromiter(map(Tensor.data_ptr, tensors), np.int64, len(tensors))
+    if addresses.min() < NULL_REACHES and not all(map(is_there, tensors)):
         return None
     begins, rest = np.divmod(addresses - addresses.min(), dtype.itemsize)
     if rest.any():

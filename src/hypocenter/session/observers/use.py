@@ -85,6 +85,7 @@ class Use(Observer[Observed]):
         self._times_nothing: set[str] = set()  # parameters of which all that comes to the loss is multiplied by 0
         self._is_other = False  # another one has called the last of many backward passes without an update
         self._names: dict[str, Ref[Any]] = {}  # all of each parameter that an optimizer held -> the last such one
+        self._named_for: tuple[int, Any] = -1, None  # generation of names and ids of an update, whose names are there
         self._called: dict[str, bool] = {}  # parameters that miss gradients -> their module was called meanwhile
 
     def before_backward(self, roots: Sequence[Any]) -> None:
@@ -231,8 +232,11 @@ class Use(Observer[Observed]):
         trainable = [(name, p) for name, p in self.context.names.parameters() if p.requires_grad]
         having = set(map(id, framework.with_gradients(update, [p for _, p in trainable])))
         own = update.ids
-        refs = ((n, p, Ref(p)) for n, p in trainable if id(p) in own)
-        self._names.update((name, ref) for n, p, ref in refs for name in self.context.names_of(p) or (n,))
+        named_for = getattr(self.context.names, "generation", 0), own
+        if named_for != self._named_for:  # the same at nearly all updates
+            self._named_for = named_for
+            refs = ((n, p, Ref(p)) for n, p in trainable if id(p) in own)
+            self._names.update((name, ref) for n, p, ref in refs for name in self.context.names_of(p) or (n,))
         if having <= own:
             return
         named = [(name, p) for name, p in trainable if id(p) in having]
