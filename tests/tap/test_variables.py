@@ -60,6 +60,14 @@ def test_an_item_of_a_list():
     assert name_here(nets[1]) == "nets.1"
 
 
+def test_an_item_of_a_container_that_is_never_called_itself():
+    parts = nn.ModuleDict({"body": nn.Linear(2, 2)})
+    layers = nn.ModuleList([nn.Linear(2, 2)])
+
+    assert name_here(parts["body"]) == "parts.body"
+    assert name_here(layers[0]) == "layers.0"
+
+
 def test_a_wrapped_model_is_called_as_its_wrapper():
     critic = nn.DataParallel(nn.Linear(2, 2))
 

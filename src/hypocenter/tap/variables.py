@@ -17,6 +17,7 @@ _GENERIC = frozenset(
     {"self", "cls", "model", "module", "net", "network", "m", "mod", "layer", "block", "fn", "func", "f"}
 )
 _READS_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec"})
+_HOLD_SEVERAL = (list, tuple, dict, nn.ModuleList, nn.ModuleDict)
 _MAX_ITEMS = 64  # of a list or dict of modules that is looked into
 
 
@@ -36,7 +37,7 @@ def variables_of(frame: FrameType) -> Mapping[str, Any]:
 
 
 def variable_name(module: nn.Module, frame: FrameType | None, taken: frozenset[str] = frozenset()) -> str:
-    """Return the user's name of a module: `netD`, `generator` for `self.generator`, `nets.0` in a list; or "".
+    """Return the user's name of a module: `netD`, `generator` for `self.generator`, `nets.0` in a list or ModuleList; or "".
 
     Variables of the outermost frame come first: a function further in calls every model by the name of its parameter.
 
@@ -75,9 +76,9 @@ def _bound_in(scope: Mapping[str, Any], module: nn.Module) -> Iterator[str]:
 
 def _item_in(scope: Mapping[str, Any], module: nn.Module) -> Iterator[str]:
     for name, value in list(scope.items()):
-        if not _is_a_name(name) or type(value) not in (list, tuple, dict) or len(value) > _MAX_ITEMS:
+        if not _is_a_name(name) or type(value) not in _HOLD_SEVERAL or len(value) > _MAX_ITEMS:
             continue
-        for key, item in list(value.items() if isinstance(value, dict) else enumerate(value)):
+        for key, item in list(value.items() if isinstance(value, (dict, nn.ModuleDict)) else enumerate(value)):
             if isinstance(item, nn.Module) and unwrap(item) is module:
                 yield f"{name}.{key}"
 

@@ -123,6 +123,6 @@ def test_a_term_whose_weight_goes_down_to_nothing_is_a_note(tmp_path: Path) -> N
 
     found = [each for each in diagnose(open_run(tmp_path)).findings if each.code == "HC233"]
     assert [(each.severity, each.step, each.title) for each in found] == [
-        ("note", 8, "beside.bias has no gradient any more")
+        ("note", 8, "model.beside.bias has no gradient any more")
     ]
     assert "multiplied by 0" in found[0].why[-1]
