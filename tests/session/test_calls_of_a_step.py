@@ -17,7 +17,7 @@ from torch import Tensor, nn
 import hypocenter
 
 N_BEFORE, N_COUNTED = 72, 16  # steps: between them nothing is looked for anew, as it is in the 64th
-PYTHON, ALL = 485, 1310  # calls that a watched step of a small model adds: of Python functions, and with those of C
+PYTHON, ALL = 485, 1350  # calls that a watched step of a small model adds: of Python functions, and with those of C
 PER_PARAMETER = 0.1  # calls more: what comes once in a block of steps
 PER_OPERATION = 21, 84  # the same, of one more operation of loss code
 PER_BLOCK = 1.5, 6  # of a convolution and a norm, whose three buffers are copied

@@ -37,7 +37,7 @@ def variables_of(frame: FrameType) -> Mapping[str, Any]:
 
 
 def variable_name(module: nn.Module, frame: FrameType | None, taken: frozenset[str] = frozenset()) -> str:
-    """Return the user's name of a module: `netD`, `generator` for `self.generator`, `nets.0` in a list or ModuleList; or "".
+    """Return the user's name of a module: `netD`, `generator` for `self.generator`, `nets.0` in a list; or "".
 
     Variables of the outermost frame come first: a function further in calls every model by the name of its parameter.
 

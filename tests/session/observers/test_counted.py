@@ -12,10 +12,16 @@ from torch import Tensor, nn
 
 import hypocenter
 from hypocenter.nouns import Finding
+from hypocenter.session.observers import precision
 from tests.session.observers.test_laws import findings
 
 SHORT = torch.bfloat16  # it has all whole numbers up to 256
 Count = Callable[[Tensor, Tensor], Tensor]
+
+
+@pytest.fixture(autouse=True)
+def the_machine_may_be_busy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(precision, "FREE_S", 60.0)
 
 
 def told(count: Count, out: Path, *, n: int = 600) -> list[Finding]:

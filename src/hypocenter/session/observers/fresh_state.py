@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -36,10 +35,6 @@ class FreshState(Observer):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._last: dict[int, _Last] = {}  # by id of the first parameter
-
-    def at_rest(self) -> Iterable[str]:
-        """Only new optimizers are looked at."""
-        return ("before_update",)
 
     def before_update(self, update: Update) -> None:
         """Note that a new optimizer takes over parameters that nothing else has written to; tell when that repeats."""
