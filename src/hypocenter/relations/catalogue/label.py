@@ -65,13 +65,11 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
 
 def _replaced(labels: Sequence[Given], facts: Facts) -> list[Trial]:
     """Return one trial for each label that the model is given; none where no output is known to hold scores."""
-    if facts.logits is None:  # what comes out may be a loss, of each place
+    if facts.logits is None or facts.targets is None:  # what comes out may be a loss, of each place
         return []
-    if facts.targets is not None:  # one of the whole batch that the loss does not ask for is the class of what is made
-        labels = [
-            each for each in labels
-            if each.tensor.shape[:1] != (facts.n_rows,) or _are_asked_for(each.tensor, facts.targets)
-        ]  # fmt: skip
+    asked = [each for each in labels if _are_asked_for(each.tensor, facts.targets)]
+    if asked or len(labels) == 1:  # another one is the class of what is made; of a list each is a part of what is asked
+        labels = asked
     pairs = [(each, new) for each in labels if not torch.equal(new := _others(each.tensor), each.tensor)]
     return [
         Trial(
