@@ -9,6 +9,7 @@ were taken through more of its calls than usual, a model is adapted to a task an
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -117,7 +118,8 @@ class MovedStatistics(Observer):
 
         def heard(_module: Any, _args: Any, output: Any) -> None:
             if isinstance(output, Tensor) and output.requires_grad:
-                output.register_hook(used)
+                with contextlib.suppress(Exception):  # a tensor that nobody can listen to must not break the forward
+                    output.register_hook(used)
 
         if (norm := each.norm()) is not None:
             each.stop = self.context.after_calls.add(norm, heard)

@@ -57,6 +57,7 @@ class Relations(Observer):
         self._waiting: dict[Found, int] = {}  # what parameters without a gradient may disprove; updates left for it
         self._dead: dict[str, int] = {}  # parameters without gradient: since which look
         self._optimizers: dict[int, tuple[Ref[Any], int]] = {}  # by id, with the number of updates up to the second
+        self._n_optimizers = 0  # that were met
         self._held: dict[str, int] = {}  # the last step at which a relation held
         self._said: tuple[str, ...] = ()
         self._is_off = False
@@ -96,9 +97,12 @@ class Relations(Observer):
     def _n_updates(self, optimizer: Any) -> int:
         """Return 1 or 2 for the first or second update of one of the first optimizers; else 0."""
         held, n = self._optimizers.get(id(optimizer), (None, 0))
-        if held is None or held() is not optimizer:
+        if held is None or held() is not optimizer:  # who makes one for each task gets the same ids again
+            if self._n_optimizers == OPTIMIZERS:
+                return 0
+            self._n_optimizers += 1
             held, n = Ref(optimizer), 0
-        if n == 2 or (n == 0 and len(self._optimizers) == OPTIMIZERS):
+        if n == 2:
             return 0
         self._optimizers[id(optimizer)] = held, n + 1
         return n + 1
