@@ -21,7 +21,10 @@ def adam(model: nn.Module, lr: float = 0.01) -> torch.optim.Optimizer:
     return torch.optim.Adam(model.parameters(), lr)
 
 
-def told(made: Made, every: int, out: Path, n_steps: int = 9, between: Callable[[nn.Module], None] = id) -> list[str]:
+def told(
+    made: Made, every: int, out: Path, n_steps: int = 9, between: Callable[[nn.Module], None] = id
+) -> list[tuple[str, int | None]]:
+    """Codes and steps of what is found."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
     with contextlib.redirect_stderr(None), hypocenter.watch(out=str(out)):
@@ -32,7 +35,7 @@ def told(made: Made, every: int, out: Path, n_steps: int = 9, between: Callable[
             optimizer.zero_grad()
             model(torch.randn(8, 6)).square().mean().backward()
             optimizer.step()
-    return [each.code for each in findings(out)]
+    return [(each.code, each.step) for each in findings(out)]
 
 
 def load(model: nn.Module) -> None:
@@ -50,7 +53,7 @@ def freeze(model: nn.Module) -> None:
 
 @pytest.mark.parametrize("every", [1, 3])
 def test_state_that_is_thrown_away_is_told_once(every: int, tmp_path: Path) -> None:
-    assert told(lambda model, step: adam(model), every, tmp_path) == ["HC259"]
+    assert told(lambda model, step: adam(model), every, tmp_path) == [("HC259", 2 * every)]
 
 
 @pytest.mark.parametrize(
