@@ -184,6 +184,30 @@ def test_labels_that_are_not_shifted_where_no_token_tells_of_the_next():
     assert "give back" in noted.exception  # a note: it may be meant
 
 
+def test_labels_that_are_not_shifted_where_there_is_a_source():
+    class Decoder(Language):
+        def forward(self, source, ids):
+            x = self.tokens(ids) + self.tokens(source).mean(1, keepdim=True)
+            for layer in self.layers:
+                x = layer(x)
+            return self.head(x)
+
+    ids, source = text()
+
+    with pytest.raises(RelationBroken, match=r"label.*tokens"):
+        check_relations(Decoder(), (source, ids), of_tokens, labels=ids)
+
+
+def test_a_model_may_shift_inside():
+    class Shifting(Language):
+        def forward(self, ids):
+            return super().forward(functional.pad(ids[:, :-1], (1, 0)))
+
+    ids = (torch.randint(0, VOCAB, (N, 1)) + torch.arange(LENGTH)) % VOCAB
+
+    assert "label" in check_relations(Shifting(), (ids,), of_tokens, labels=ids).held
+
+
 def test_a_head_may_be_called_out():
     ids, _ = text()
     model = nn.Sequential(OrderedDict(tokens=nn.Embedding(VOCAB, WIDTH), out=nn.Linear(WIDTH, VOCAB)))

@@ -167,6 +167,32 @@ class Places:
 
 
 @dataclass(frozen=True, slots=True)
+class AskedPlaces:
+    """Parts are the places that a loss compares with targets: they lie as these do, or as cross entropy wants them.
+
+    Attributes:
+        stays: whether it must stay: [n samples, length], bool.
+    """
+
+    stays: Tensor
+
+    def moved(self, before: Tensor, now: Tensor) -> float | None:
+        """Return the change of the place that moved most; None for a layout that no loss takes."""
+        n, length = self.stays.shape
+        shape, pair = tuple(before.shape), _squares(before, now)
+        if shape[:1] == (n * length,):
+            return _worst(*_over(pair, (0,)), self.stays.reshape(-1))
+        for dims in ((0, 1), (1, 0), (0, 2)):
+            if len(shape) > max(dims) and (shape[dims[0]], shape[dims[1]]) == (n, length):
+                return _worst(*_over(pair, dims), self.stays)
+        return None
+
+    def moved_first(self, before: Tensor, now: Tensor) -> float | None:
+        """Return None: there is only one layout."""
+        return None
+
+
+@dataclass(frozen=True, slots=True)
 class PlacesOrRows(Places):
     """Parts are places of sequences; of outputs that have none, whole samples.
 

@@ -10,8 +10,8 @@ How it is decided
     ones. An input with columns that equal the label is replaced there, and the outputs must stay, where the loss draws
     an output to that label: a reward that is a part of the state is no label. A model that reads tokens up to each
     place and is asked for that very token, not for the next, sees its answer. Where it looks at no other token, or none
-    tells of the next, so that there is nothing else to learn, that is a note: some are meant to give back what they
-    get.
+    tells of the next and there is no other input that it looks at, there is nothing else to learn. That is a note:
+    some are meant to give back what they get.
 
 What to do
     Take the label out of the input; shift labels by one place.
@@ -29,12 +29,13 @@ import torch
 from torch import Tensor, nn
 
 from hypocenter.relations.facts import CannotTell, Facts, shift_of
-from hypocenter.relations.parts import Places, Whole
+from hypocenter.relations.parts import AskedPlaces, Places, Whole
 from hypocenter.relations.relation import Trial, relation
 from hypocenter.relations.subject import Given, Place, Subject
 from hypocenter.relations.tokens import earlier_replaced, follow_each_other, later_replaced, successors, targets_of
 
 _AGREE = 0.99  # of what the loss asks for
+_OF_A_MASK = 2  # values
 _LEAST_ROWS = 8  # samples with a column that equals the label, before it is one
 
 
@@ -54,7 +55,7 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
         is_asked = True
         yield Trial(changed=changed, parts=Whole(), what=f"the label in {name} replaced", whom="the outputs")
     for each in subject.of_model:
-        if each.place not in {label.place for label in labels} and (trial := _at_its_place(each, facts)) is not None:
+        if each.place not in {label.place for label in labels} and (trial := _at_its_place(each, subject, facts)) is not None:
             is_asked = True
             yield trial
     if not is_asked and labels:
@@ -109,22 +110,55 @@ def _others(labels: Tensor) -> Tensor:
     return next((other for other in rolled if not torch.equal(other, labels)), labels)
 
 
-def _at_its_place(given: Given, facts: Facts) -> Trial | None:
+def _at_its_place(given: Given, subject: Subject, facts: Facts) -> Trial | None:
     """Return a trial that replaces tokens which the loss asks for at their own place, if the model sees no later
     ones."""
     targets = targets_of(given, facts)
     if targets is None or facts.logits is None or shift_of(given.tensor, targets) != 0:
         return None
-    new = torch.where(targets >= 0, successors(given.tensor, targets[targets >= 0]), given.tensor)
     later = later_replaced(given, targets, facts)
-    if later is None or torch.equal(new, given.tensor):
+    if later is None:
+        return None
+    own = _one_of_each(targets >= 0)
+    new = torch.where(own, successors(given.tensor, targets[targets >= 0]), given.tensor)
+    if torch.equal(new, given.tensor):
         return None
     return Trial(
-        changed={given.place: new}, parts=Whole(), what=f"the token in {given.name} that is asked for replaced",
+        changed={given.place: new}, parts=AskedPlaces(own.cpu()), what=f"the token in {given.name} that is asked for replaced",
         whom="the output at its place", keys=frozenset({facts.logits}), only_if=later,
         exception="the loss asks for the input itself, which a model may be meant to give back",
-        unless=earlier_replaced(given, targets, facts) if follow_each_other(given.tensor) else None,
+        unless=(
+            earlier_replaced(given, targets, facts) if follow_each_other(given.tensor)
+            else _source_replaced(given, targets >= 0, subject, facts)
+        ),
     )  # fmt: skip
+
+
+def _source_replaced(given: Given, asked: Tensor, subject: Subject, facts: Facts) -> Trial | None:
+    """Return a trial that gives other samples' sources to a decoder; None if it has no source."""
+    sources = {
+        each.place: each.tensor.roll(1, 0)
+        for each in subject.of_model
+        if each.place != given.place and each.tensor.dim() >= 2 and each.tensor.shape[0] == facts.n_rows
+        and len(each.tensor.unique()) > _OF_A_MASK
+    }  # fmt: skip
+    if not sources:
+        return None
+    return Trial(
+        changed=sources, parts=AskedPlaces(asked.cpu()), what="sources of other samples given",
+        whom="the outputs", keys=frozenset({facts.logits}),
+    )  # fmt: skip
+
+
+def _one_of_each(asked: Tensor) -> Tensor:
+    """Return one place of each sample that is asked for, [n, length], another share of it in each: bool.
+
+    Only one: what is asked for at a place may be a function of the tokens before it.
+    """
+    n, length = asked.shape
+    share = (torch.arange(n, device=asked.device) + 1) / (n + 1)
+    nth = (asked.sum(1) * share).long() + 1
+    return asked & (asked.cumsum(1) == nth.unsqueeze(1))
 
 
 def _fed_to_a_decoder(place: Place, labels: Tensor) -> Iterator[Trial]:
