@@ -56,6 +56,13 @@ def test_state_that_is_thrown_away_is_told_once(every: int, tmp_path: Path) -> N
     assert told(lambda model, step: adam(model), every, tmp_path) == [("HC259", 2 * every)]
 
 
+def test_another_model_that_comes_and_goes_is_no_new_stage(tmp_path: Path) -> None:
+    def use_another(model: nn.Module) -> None:
+        nn.Linear(6, 2)(torch.zeros(1, 6))
+
+    assert told(lambda model, step: adam(model), 1, tmp_path, between=use_another) == [("HC259", 2)]
+
+
 @pytest.mark.parametrize(
     ("made", "every", "between"),
     [

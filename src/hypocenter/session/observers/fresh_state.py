@@ -69,8 +69,9 @@ class FreshState(Observer):
     def _stage(self, optimizer: Optimizer) -> tuple[Any, ...]:
         """Return what a new stage of training changes: what is trained, how, and the masks that a model holds."""
         how = [[(k, v) for k, v in group.items() if _is_set(k, v)] for group in optimizer.param_groups]
-        which = [(id(p), p.requires_grad) for group in optimizer.param_groups for p in group["params"]]
-        held = [id(each) for root in self.context.names.roots() for each in (*root.modules(), *root.buffers())]
+        which = {id(p): p.requires_grad for group in optimizer.param_groups for p in group["params"]}
+        roots = [root for root in self.context.names.roots() if any(id(p) in which for p in root.parameters())]
+        held = [id(each) for root in roots for each in (*root.modules(), *root.buffers())]
         return type(optimizer), how, which, held
 
 
