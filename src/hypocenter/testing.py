@@ -6,8 +6,8 @@ The fixture comes with `pytest -p hypocenter.testing`, or `pytest_plugins = ["hy
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -107,18 +107,30 @@ def _subject(
     if root is None:
         raise HypocenterError("the model gives no loss", fix="give `loss`, a function of (output, *labels)")
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    found = trained and root.requires_grad and torch.autograd.grad([root.sum()], [*trained.values()], allow_unused=True)
-    gradients = cast("Sequence[Tensor | None]", found or ())
+    unreached = _without_gradient(root, trained)
     with torch.no_grad():
         for owner, key, value in event.buffers:
             owner._buffers[key].copy_(value)  # type: ignore[union-attr]
     microbatch = tape.microbatch_of(0, 0, [root], [None])
     n_rows = next((int(t.shape[0]) for _, t in tensors((args, kwargs)) if t.dim() > 0), 0)
     subject = Subject(replayer, microbatch, names.module_name, n_rows)
-    subject.without_gradient = {
-        name: p for (name, p), g in zip(trained.items(), gradients, strict=False) if g is None or not bool(g.any())
-    }
+    subject.without_gradient = unreached
     return subject
+
+
+def _without_gradient(root: Tensor, trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the parameters to which no gradient comes; `backward` is asked, for a reversible layer calls it inside."""
+    if not root.requires_grad:
+        return {}
+    held = {name: p.grad for name, p in trained.items()}
+    try:
+        for p in trained.values():
+            p.grad = None
+        root.sum().backward()
+        return {name: p for name, p in trained.items() if p.grad is None or not bool(p.grad.any())}
+    finally:
+        for name, p in trained.items():
+            p.grad = held[name]
 
 
 def _loss_of(output: Any) -> Tensor | None:

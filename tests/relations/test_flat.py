@@ -180,3 +180,22 @@ def test_a_function_of_ones_own_that_reads_what_it_is_not_given_is_named(names, 
 @pytest.mark.parametrize("model", [ByHand("weight", "bias"), ByHand(frozen=True)])
 def test_one_that_is_given_it_and_one_that_reads_what_is_frozen_are_not(model):
     check_relations(model, X, loss=functional.cross_entropy, labels=LABELS)
+
+
+class Reversible(Again):
+    """It adds to the gradients of the parameters itself, as reversible layers do."""
+
+    @staticmethod
+    def backward(ctx, grad):
+        with torch.enable_grad():
+            x = ctx.saved_tensors[0].detach().requires_grad_()
+            torch.autograd.backward(ctx.block(x), grad)
+        return None, x.grad
+
+
+def test_one_that_adds_to_gradients_itself_is_not():
+    class Model(ByHand):
+        def forward(self, x):
+            return self.last(Reversible.apply(self.block, self.first(x)))
+
+    check_relations(Model(), X, loss=functional.cross_entropy, labels=LABELS)

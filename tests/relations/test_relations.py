@@ -168,6 +168,20 @@ def test_places_that_are_counted_along_the_batch():
         check_relations(Language(Counting()), (ids,), of_tokens, labels=labels)
 
 
+def test_heads_that_are_split_without_the_transpose():
+    class Reshaped(Attention):
+        def forward(self, x):
+            n, length, _ = x.shape
+            q, k, v = (each.reshape(n, 2, length, WIDTH // 2) for each in self.qkv(x).chunk(3, -1))
+            scores = (q @ k.mT).masked_fill(~self.sees(length), -1e9)
+            return x + self.out((scores.softmax(-1) @ v).reshape(x.shape))
+
+    ids, labels = text()
+
+    with pytest.raises(RelationBroken, match=r"beginning.*layers\.1"):
+        check_relations(Language(Reshaped()), (ids,), of_tokens, labels=labels)
+
+
 def test_labels_that_are_not_shifted():
     ids = (torch.randint(0, VOCAB, (N, 1)) + torch.arange(LENGTH)) % VOCAB  # each tells of the next
 

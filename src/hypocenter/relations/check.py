@@ -262,7 +262,8 @@ def _first(
             shown = _moved_inside(pairs[begins[i]], (old, new), trial, tolerance)
         if shown and not _is_undone(around[i], around, ends, pairs, trial, tolerance):
             port = next(port for port, value in old.values.items() if value is shown[0])
-            is_near = isinstance(trial.parts, Places) and trial.parts.is_near(shown[0], new.values[port], tolerance)
+            parts = trial.parts if trial.aligns is None else None
+            is_near = isinstance(parts, Places) and parts.is_near(shown[0], new.values[port], tolerance)
             return old, None if old.is_end else old.source, is_near
     if same < len(pairs):
         old = pairs[same][0]

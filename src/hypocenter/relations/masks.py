@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from hypocenter.relations.subject import Given
+from hypocenter.relations.subject import Given, Subject
 
 
 def is_mask(given: Given) -> bool:
@@ -43,3 +43,12 @@ def _is_at_an_edge(padded: Tensor) -> bool:
     at_end = not bool((steps < 0).any())
     at_beginning = not bool((steps > 0).any())
     return (at_end or at_beginning) and not bool(padded.all(1).any())
+
+
+def but_padding(ids: Given, targets: Tensor, subject: Subject) -> Tensor:
+    """Return what is asked for, but of padding: before a text it may attend to anything, as all is masked there."""
+    for mask in subject.of_model:
+        if mask.place[0] == ids.place[0] and mask.tensor.shape == ids.tensor.shape and is_mask(mask):
+            padded = padded_places(mask, ids.tensor)
+            targets = targets if padded is None else targets.masked_fill(padded, -1)
+    return targets

@@ -3,18 +3,20 @@
 What it means
     The loss asks for the next token of an input at each place, and the output there changes when later tokens are
     replaced. The loss falls by copying, and generation is useless: a causal mask is missing, off by one, or applied to
-    the wrong axis; a convolution pads on both sides; a mean or a norm runs over the places.
+    the wrong axis; a convolution pads on both sides; a mean or a norm runs over the places. Or the output changes with
+    the place at which the text ends: heads are split by a reshape without the transpose.
 
 How it is decided
     With `--relations` the gradient of the loss by the logits tells which token is asked for at each place, whoever
     shifts. If it is the next one of an input, later tokens are replaced in a replay, from another place on in each
-    sample. The first module whose output before that place moves is named. Other models are not asked.
+    sample. The first module whose output before that place moves is named. Where none does, the last third of each
+    text is cut off, and the outputs for what is left must stay. Other models are not asked.
 
 What to do
-    Look at the mask of the named module.
+    Look at the mask of the named module, or at how it takes its input apart.
 
 When it is wrong
-    Where a model that sees all of a text is trained to repeat it, on purpose.
+    Where a model that sees all of a text is trained to repeat it, on purpose, or never sees a text of another length.
 """
 
 from __future__ import annotations
@@ -37,6 +39,8 @@ from hypocenter.nouns import Finding, Remedy
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the step at which it is seen."""
     remedy = Remedy(action="mask-the-future", text="look at the causal mask of the named module")
+    whole = Remedy(action="keep-places-apart", text="look at how the named module splits samples, places and heads")
     yield from broken(
-        window, "HC242", title="the model sees the tokens that it is to predict", cause="future-leak", remedy=remedy
-    )
+        window, "HC242", title="the model sees the tokens that it is to predict", cause="future-leak", remedy=remedy,
+        others={"beginning": ("what is predicted depends on where the text ends", whole)},
+    )  # fmt: skip

@@ -23,12 +23,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from torch import Tensor
-
 from hypocenter.relations.facts import CannotTell, Facts, shift_of
-from hypocenter.relations.masks import is_mask, padded_places
+from hypocenter.relations.masks import but_padding
 from hypocenter.relations.relation import Trial, relation
-from hypocenter.relations.subject import Given, Subject
+from hypocenter.relations.subject import Subject
 from hypocenter.relations.tokens import later_replaced, targets_of
 
 
@@ -42,17 +40,8 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
     shifted = [(each, t) for each, t in shifted if not any(each.place == label.place for label in facts.labels)]
     if not shifted:
         raise CannotTell("the loss does not ask for the next token of an input")
-    trials = [later_replaced(each, _but_padding(each, targets, subject), facts) for each, targets in shifted]
+    trials = [later_replaced(each, but_padding(each, targets, subject), facts) for each, targets in shifted]
     for number, trial in enumerate(trials):
         if trial is not None:
             others = tuple(t for i, t in enumerate(trials) if i != number and t is not None)
             yield replace(trial, otherwise=others)
-
-
-def _but_padding(ids: Given, targets: Tensor, subject: Subject) -> Tensor:
-    """Return what is asked for, but of padding: before a text it may attend to anything, as all is masked there."""
-    for mask in subject.of_model:
-        if mask.place[0] == ids.place[0] and mask.tensor.shape == ids.tensor.shape and is_mask(mask):
-            padded = padded_places(mask, ids.tensor)
-            targets = targets if padded is None else targets.masked_fill(padded, -1)
-    return targets

@@ -55,7 +55,8 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
         is_asked = True
         yield Trial(changed=changed, parts=Whole(), what=f"the label in {name} replaced", whom="the outputs")
     for each in subject.of_model:
-        if each.place not in {label.place for label in labels} and (trial := _at_its_place(each, subject, facts)) is not None:
+        trial = None if each.place in {label.place for label in labels} else _at_its_place(each, subject, facts)
+        if trial is not None:
             is_asked = True
             yield trial
     if not is_asked and labels:
@@ -124,8 +125,9 @@ def _at_its_place(given: Given, subject: Subject, facts: Facts) -> Trial | None:
     if torch.equal(new, given.tensor):
         return None
     return Trial(
-        changed={given.place: new}, parts=AskedPlaces(own.cpu()), what=f"the token in {given.name} that is asked for replaced",
-        whom="the output at its place", keys=frozenset({facts.logits}), only_if=later,
+        changed={given.place: new}, parts=AskedPlaces(own.cpu()),
+        what=f"the token in {given.name} that is asked for replaced", whom="the output at its place",
+        keys=frozenset({facts.logits}), only_if=later,
         exception="the loss asks for the input itself, which a model may be meant to give back",
         unless=(
             earlier_replaced(given, targets, facts) if follow_each_other(given.tensor)
@@ -155,7 +157,7 @@ def _one_of_each(asked: Tensor) -> Tensor:
 
     Only one: what is asked for at a place may be a function of the tokens before it.
     """
-    n, length = asked.shape
+    n = len(asked)
     share = (torch.arange(n, device=asked.device) + 1) / (n + 1)
     nth = (asked.sum(1) * share).long() + 1
     return asked & (asked.cumsum(1) == nth.unsqueeze(1))
