@@ -216,6 +216,7 @@ MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER, TWICE = (
     "other",
     "twice",
 )
+SCALED = "scaled"  # by the number `op` by which the loss is multiplied
 OPTION, STATE, BIT = "option", "state", "bit"
 COPY, ANOTHER = "copy", "another"
 INEXACT, WRAPPED = "inexact", "wrapped"

@@ -44,7 +44,7 @@ from hypocenter.tap.dispatch import Together
 from hypocenter.tap.flow import Flow, GraphShape, paths
 from hypocenter.tap.free_memory import why_no_room
 from hypocenter.tap.gradients import ROW, are_plain, local, norms, to_host
-from hypocenter.tap.loss_divisors import n_divisions
+from hypocenter.tap.loss_divisors import factor_of, n_divisions
 from hypocenter.tap.op_context import OpContext
 from hypocenter.tap.poison import Poison
 from hypocenter.tap.tape import Microbatch
@@ -187,6 +187,12 @@ class Audit(audit.Audit[Context]):
         if len(roots) != 1 or roots[0] is None:
             return 0
         return n_divisions(self.context.tape, roots[0], len(update.microbatches))
+
+    def loss_factor(self, update: Update) -> float:
+        """By the tape."""
+        roots = [slot for each in update.microbatches for slot in each.roots if slot is not None]
+        factors = {factor_of(self.context.tape, slot) for slot in roots}
+        return factors.pop() if len(factors) == 1 else 1.0
 
     def lost_calls(self, update: Update) -> list[str]:
         """By the tape."""

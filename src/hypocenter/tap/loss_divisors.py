@@ -1,4 +1,4 @@
-"""How often a loss was divided by one number, read off the tape: `(loss / 4) / 4`, `0.25 * (loss / 4)`.
+"""By which numbers a loss was multiplied, and how often divided by one, read off the tape: `0.25 * (loss / 4)`.
 
 A division that makes a mean of as many terms is none: `(a + b + c + d) / 4`, `losses.sum() / 4`.
 """
@@ -35,12 +35,29 @@ def n_divisions(tape: Tape, slot: int, by: int) -> int:
     return n
 
 
+def factor_of(tape: Tape, slot: int) -> float:
+    """Return the product of the numbers by which a value on the tape is multiplied in the end."""
+    factor = 1.0
+    while (event := tape.maker(slot)) is not None and event.module is None:
+        name, inputs = _name(event), _inputs(event)
+        if len(inputs) != 1 or name not in _DIVIDES | _MULTIPLIES | _LEAVES_AS_IT_IS:
+            break
+        (slot,) = inputs
+        factor /= _divisor(event, name) or 1.0
+    return factor
+
+
 def _is_by(event: Event, name: str, by: int) -> bool:
+    divisor = _divisor(event, name)
+    return divisor is not None and math.isclose(divisor, by, rel_tol=_NEAR)
+
+
+def _divisor(event: Event, name: str) -> float | None:
+    """Return the number that an operation divides by; None if it is no number, or the operation leaves all as it is."""
     others = [each for each in event.args if isinstance(each, (int, float)) and not isinstance(each, bool)]
     if len(others) != 1 or not others[0] or name in _LEAVES_AS_IT_IS:
-        return False
-    divisor = others[0] if name in _DIVIDES else 1.0 / others[0]
-    return math.isclose(divisor, by, rel_tol=_NEAR)
+        return None
+    return others[0] if name in _DIVIDES else 1.0 / others[0]
 
 
 def _is_sum_of(tape: Tape, slot: int, n: int) -> bool:

@@ -25,7 +25,8 @@ How it is decided
     updates of the first 64 steps, each made of one micro-batch alone, while accelerate holds updates back and has
     divided the loss by the number of those that it adds up. Where the gradient of the step before is in it, its
     versions are followed: if they tell that it is set to zero at every so many updates, the program steps in the middle
-    of its accumulation.
+    of its accumulation. Also from the start: a loss is multiplied by 16 or more, and the gradients of some parameters
+    are that many times the others', or that part of them, at two audited steps in a row.
 
 What to do
     Look at what runs between backward and the update at that step: `zero_grad`, hooks, code that writes to `.grad`.
@@ -49,6 +50,7 @@ from hypocenter.detect.law_rows import (
     MISSING,
     NOT_DIVIDED,
     NOT_REPEATED,
+    SCALED,
     SITE,
     STEP_BEFORE,
     TOO_MANY,
@@ -76,12 +78,14 @@ _DIVIDE_ONCE = Remedy(
     action="divide-once",
     text="leave out one of them: the program's own, where DeepSpeed, accelerate or a Trainer divides the loss",
 )
+_UNSCALE = Remedy(action="unscale-all", text="take the scale of the loss out of the gradients of every parameter")
 _REMEDIES = {
+    SCALED: _UNSCALE,
     TWICE: _DIVIDE_ONCE,
     STEP_BEFORE: _ZERO_GRAD, NOT_DIVIDED: _DIVIDE, IN_ACCUMULATION: _STEP_LESS, TOO_MANY: _LAST_WINDOW,
     HELD_BACK: _PREPARE,
 }  # fmt: skip
-_SINCE = (ANOTHER, NOT_DIVIDED, IN_ACCUMULATION, TWICE, HELD_BACK)  # told some steps after they began
+_SINCE = (ANOTHER, NOT_DIVIDED, IN_ACCUMULATION, TWICE, HELD_BACK, SCALED)  # told some steps after they began
 
 
 @rule("HC232", "desync", severity="warning", reads=("optimizer",), asked="rows")
@@ -162,6 +166,8 @@ def _how(row: Reading) -> str:
     if row.module == FACTOR:
         digits = 6 if abs(row.summary.sum - 1.0) < 0.005 else 3
         return f"is {row.summary.sum:.{digits}g} times what its micro-batches give"
+    if row.module == SCALED:
+        return f"is {row.summary.sum:.3g} times the others': the loss is multiplied by {row.op}, and not all divided"
     if row.module == STEP_BEFORE:
         return "still holds that of the step before"
     if row.module == MICROBATCH:
@@ -204,5 +210,5 @@ def _why(first: Reading, off: list[Reading]) -> Iterator[str]:
     if len(off) > 1:
         others = ", ".join(row.site for row in off[1:4])
         yield f"the same for {len(off) - 1} more parameters: {others}{' ...' if len(off) > 4 else ''}"
-    if first.call:
+    if first.call and first.module != SCALED:
         yield f"at {counted(first.call, 'audited step')} before they did"

@@ -40,6 +40,7 @@ Array = NDArray[np.float64]
 
 ELEMENTS = 4096  # of a gradient that is looked into
 ALWAYS = 3  # audited steps in a row, the first one among them, that use only the last of their micro-batches
+LEAST_SCALE = 16.0  # of a loss: a smaller number may be a weight, and what is divided by it too
 FEWEST = 3  # micro-batches: of two, a half is as often the half of a squared error
 STAYS = 2  # audited steps in which a parameter balanced, before one in which it does not
 KEPT_AT_MOST = 16  # micro-batches that are told apart
@@ -140,6 +141,8 @@ class Audit(Observer[ContextT]):
         self._has_balanced = False  # in some step all were used
         self._n_divided = 0  # audited steps in a row with too many divisions; below 0: it was told
         self._divided_since = 0  # step of the first of them
+        self._n_scaled = 0  # audited steps in a row with a scale left in; below 0: it was told
+        self._scaled_since = 0  # step of the first of them
         self._n_more = 0  # micro-batches of this step, than usual
         self._unclipped: float | None = None  # norm in this step
         self._is_asked_for = context.config.audit != Config().audit
@@ -169,6 +172,10 @@ class Audit(Observer[ContextT]):
     def n_divisions(self, update: Update) -> int:
         """How often the program divides the loss of the last micro-batch by the number of micro-batches."""
         return 0
+
+    def loss_factor(self, update: Update) -> float:
+        """By what the program multiplies the loss of each micro-batch in the end; 1 where that is not known."""
+        return 1.0
 
     def lost_calls(self, update: Update) -> list[str]:
         """Calls of a model in training that no backward of this step went through: names of modules."""
@@ -295,6 +302,7 @@ class Audit(Observer[ContextT]):
                 if kind == law.STEP_BEFORE:
                     self._cleared.begin(update)
         if usual is not None:
+            self._look_for_scale(balance, usual, is_balanced, update)
             self._look_for_divisions(usual, update)
             self._explain(usual, update, float(entries.tolerance.max()))
         self._look_for_lost_calls(update)
@@ -358,6 +366,25 @@ class Audit(Observer[ContextT]):
             if self._thrown_away.looks_usual(update, thrown, norm, is_of_samples=is_of_samples):
                 order = self.context.clock.next_order()
                 self.rows.append(number_row(law.SITE, law.THROWN_AWAY, update.step, order, thrown, call=n - thrown))
+
+    def _look_for_scale(self, balance: Balance, usual: float, is_balanced: NDArray[np.bool_], update: Update) -> None:
+        """Who multiplies a loss by a large number takes it out of all gradients, or of none."""
+        entries, scale = balance.entries, 1.0
+        if self._n_scaled >= 0 and not is_balanced.all():
+            scaled = update.scaled
+            scale = self.loss_factor(update) * ((scaled.state.scale or 1.0) if scaled is not None else 1.0)
+        left = ~is_balanced & (entries.have(usual * scale) | entries.have(usual / scale))
+        self._n_scaled = self._n_scaled + 1 if scale >= LEAST_SCALE and left.any() else min(0, self._n_scaled)
+        if self._n_scaled == 1:
+            self._scaled_since = update.step
+        if self._n_scaled == STAYS:
+            self._n_scaled = -1
+            for at in np.flatnonzero(left).tolist():
+                name = self.context.label(balance.parameters[entries.places[at]])
+                order, factor = self.context.clock.next_order(), float(entries.factor[at]) / usual
+                ago = update.step - self._scaled_since
+                row = number_row(name, law.UNBALANCED, update.step, order, factor, module=law.SCALED, call=ago)
+                self.rows.append(replace(row, op=f"{scale:g}"))
 
     def _look_for_divisions(self, usual: float, update: Update) -> None:
         """A mean over micro-batches divides by their number once: the loss of each, or what they add up to."""
