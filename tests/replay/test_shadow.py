@@ -154,6 +154,38 @@ def test_whole_numbers_that_fit_are_not() -> None:
     assert mode.wrapped == []
 
 
+TABLE = torch.arange(5000.0)
+
+
+@pytest.mark.parametrize(
+    "look_up",
+    [lambda at: torch.nn.functional.embedding(at, TABLE[:, None]), lambda at: TABLE[at], lambda at: TABLE.take(at)],
+    ids=["embedding", "index", "take"],
+)
+def test_indices_that_were_rounded_are_counted(look_up: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    ids = torch.tensor([3, 2047, 4001]).half()
+
+    mode, _, _ = shadowed(lambda: look_up(ids.long()))
+
+    assert [(each.dtype, each.n_wrong, each.n, each.are_indices) for each in mode.wrapped] == [("float16", 1, 3, True)]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: TABLE[torch.tensor([3, 2048]).half().long()],
+        lambda: TABLE[torch.tensor([3, 4999]).float().long()],
+        lambda: TABLE[(torch.tensor([0.5, 0.7]).half() * 4096).long()[:1] * 0 + 4000],
+        lambda: torch.tensor([3.0, 4998.0]).half().long().float(),
+    ],
+    ids=["that has them all", "a longer format", "looked up is another", "nothing is looked up"],
+)
+def test_indices_that_were_not_are_not(make: Callable[[], torch.Tensor]) -> None:
+    mode, _, _ = shadowed(make)
+
+    assert mode.wrapped == []
+
+
 @pytest.mark.parametrize("limits", [{"limit_s": -1.0}, {"limit_bytes": 64}])
 def test_beyond_a_limit_the_step_goes_on_without(limits: dict[str, float]) -> None:
     x = torch.ones(64)

@@ -96,7 +96,8 @@ balance writes none but the first.
                                           `module`: the operator where that began, `names`: how far its operands are,
                                           the format of that operator's result, and its line where that is another
     site <module>, port `wrapped`         so many of `call` whole numbers that the operator `op` gives have wrapped
-                                          around in their format
+                                          around in their format; with "indices" in `names`: of those that it looks up,
+                                          so many came through a format (`dtype`) that has no neighbours of them
 
 Of jobs of several ranks, phase `grad`, on every rank:
 
@@ -219,7 +220,7 @@ MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER, TWICE = (
 SCALED = "scaled"  # by the number `op` by which the loss is multiplied
 OPTION, STATE, BIT = "option", "state", "bit"
 COPY, ANOTHER = "copy", "another"
-INEXACT, WRAPPED = "inexact", "wrapped"
+INEXACT, WRAPPED, INDICES = "inexact", "wrapped", "indices"
 CLIPPED_IN_VAIN, CLIPPED_IN_PART, STATE_LOST = "clipped_in_vain", "clipped_in_part", "state_lost"
 CLIPPED_EARLY, CLIPPED_EACH = "clipped_early", "clipped_each"
 IN_EVALUATION, RETURNED = "in_evaluation", "returned"

@@ -7,7 +7,8 @@ program computes with mean nothing: positions in bfloat16, a sum too long for it
 This is shadow execution, as FpDebug (Benz, Hildebrandt and Hack, PLDI 2012) does it for single instructions.
 
 A decision stays the program's: whole numbers, indices, truth values, random draws, and what is rounded to whole numbers
-on purpose are taken as they are. Integers are computed once more in int64: one that differs has wrapped around.
+on purpose are taken as they are. Integers are computed once more in int64: one that differs has wrapped around. Whole
+numbers that are looked up must come from a format that has their neighbours too: float16 has 2048, and no 2049.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ _STEPS = frozenset({"round", "floor", "ceil", "trunc", "sign", "sgn", "fix", "fr
 _WHOLE = frozenset({"add", "sub", "rsub", "mul", "sum", "cumsum", "prod", "cumprod", "neg", "pow", "square", "abs"})
 _EXACT = frozenset({"arange", "linspace", "logspace", "_to_copy"})  # given no tensor, or whole numbers
 _HALF_TO_FLOAT = frozenset({"_softmax", "_log_softmax"})  # their last argument asks for float32 out of float16
+_PICKED_BY = frozenset({"embedding", "_embedding_bag", "gather", "index", "index_select", "take"})
 _NARROW = (torch.uint8, torch.int8, torch.int16, torch.int32)
 
 
@@ -63,13 +65,20 @@ class Step:
 
 @dataclass(slots=True)
 class Wrapped:
-    """An operator on integers whose result is not what whole numbers give."""
+    """An operator on integers whose result, or whose indices, are not what whole numbers give.
+
+    Attributes:
+        dtype: of the result, or that indices came through.
+        n: elements.
+        are_indices: that many of them are beyond those whose neighbours the format has, too.
+    """
 
     op: str
     place: OpPlace
     dtype: str
-    n: int  # elements
+    n: int
     n_wrong: int
+    are_indices: bool = False
 
 
 @dataclass(slots=True)
@@ -96,7 +105,7 @@ class Shadow(ReplayMode):
 
     Attributes:
         steps: in the order in which they ran.
-        wrapped: integers that did.
+        wrapped: integers that did, or were rounded before they are looked up.
         n_of_model: how many steps came before the last use of a parameter in forward.
         is_whole: no limit was reached.
     """
@@ -110,12 +119,14 @@ class Shadow(ReplayMode):
         self._n_bytes = 0
         self.steps: list[Step] = []
         self.wrapped: list[Wrapped] = []
+        self._rounded: dict[int, tuple[StorageWeakRef, str, int]] = {}  # by storage of integers: format, how many
         self.n_of_model = 0
         self.is_whole = True
 
     def restart(self) -> None:
         """The replay begins anew."""
         self._shades.clear()
+        self._rounded.clear()
         self.steps, self.wrapped, self._n_bytes, self.n_of_model = [], [], 0, 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -134,6 +145,7 @@ class Shadow(ReplayMode):
             return func(*args, **kwargs)
         if twin is not None:
             self._compare(func, given, out, twin)
+        self._look_for_rounded(func, given, out)
         if any(isinstance(t, torch.nn.Parameter) for t in given):
             place = self._context.place(str(func))
             if place.phase == "forward" and not place.recompute:  # what backward recomputes comes after the loss
@@ -199,6 +211,21 @@ class Shadow(ReplayMode):
         if n_wrong:
             place = self._context.place(str(func))
             self.wrapped.append(Wrapped(str(func), place, _name(out), n=out.numel(), n_wrong=n_wrong))
+
+    def _look_for_rounded(self, func: Any, given: Sequence[Tensor], out: Any) -> None:
+        """Note whole numbers that come from a format which has no neighbours of some, and who looks them up."""
+        name = func.overloadpacket.__name__
+        if name in _PICKED_BY:
+            for tensor in given if self._rounded else ():
+                alive, dtype, n_wrong = self._rounded.get(storage_key(tensor), (None, "", 0))
+                if alive is not None and not alive.expired():
+                    place = self._context.place(str(func))
+                    self.wrapped.append(Wrapped(str(func), place, dtype, tensor.numel(), n_wrong, are_indices=True))
+        elif name == "_to_copy" and given[0].dtype in _SHORT and out.dtype in (torch.int64, torch.int32):
+            (values,) = given
+            n_beyond = int((values.abs() > 2.0 / torch.finfo(values.dtype).eps).sum())
+            if n_beyond and bool((values == values.trunc()).all()):
+                self._rounded[storage_key(out)] = StorageWeakRef(out.untyped_storage()), _name(values), n_beyond
 
     def _compare(self, func: Any, given: Sequence[Tensor], out: Any, twin: Any) -> None:
         before = [(shade.made_by, shade.error) for t in given if (shade := self._known(t)) is not None]

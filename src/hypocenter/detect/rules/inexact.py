@@ -1,10 +1,11 @@
-"""A result is rounding for a large part, or a whole number has wrapped around.
+"""A result is rounding for a large part, or a whole number has wrapped around or was rounded.
 
 What it means
     An operator gives values that have next to no correct digits: positions in bfloat16, which has no 257, so that
     neighbours turn by the same angle; a sum that is too long for its format; a variance as the difference of two large
     numbers. Nothing is NaN, and training learns from noise. Or integers in 8 to 32 bits have gone beyond their
-    largest and begin anew at the smallest.
+    largest and begin anew at the smallest. Or indices have gone through a format that is too short for them: others
+    are looked up.
 
 How it is decided
     At steps 0, 8, 64, 512, 4096 and every 32768th the last micro-batch is done again, with a shadow in float64 behind
@@ -15,7 +16,9 @@ How it is decided
     left out: it may be a small difference of large numbers. So is what a parameter makes of exact values in float32:
     training may bring it to zero; and what is only added to float32 that stays exact to its last digits. Sums beside
     the graph, with no parameter in them, are looked at wherever they are (a count of labels that divides the loss), if
-    their terms are of one sign: those cancel nothing. Integers are computed again in 64 bits.
+    their terms are of one sign: those cancel nothing. Integers are computed again in 64 bits. Whole numbers that are
+    looked up, and come from a floating-point format, must not be beyond those of which it has every one: 256 in
+    bfloat16, 2048 in float16.
 
 What to do
     Compute it in float32, or take the large common part away first. For integers: `.long()` before the arithmetic.
@@ -29,7 +32,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import INEXACT, WRAPPED
+from hypocenter.detect.law_rows import INDICES, INEXACT, WRAPPED
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Reading, Remedy
 
@@ -68,11 +71,18 @@ def _inexact(window: Window, row: Reading) -> Finding:
 
 def _wrapped(window: Window, row: Reading) -> Finding:
     n, op = round(row.summary.sum), row.op.split(".")[1]
+    are_indices = INDICES in row.names
+    how = f"{n} of {row.call} results are not what the same operation gives in 64 bits"
+    if are_indices:
+        how = f"{n} of {row.call} are beyond the largest up to which {row.dtype} has every whole number"
     return Finding(
-        code="HC236", kind="divergence", severity="warning", title=f"{op} of {row.dtype} wraps around",
+        code="HC236", kind="divergence", severity="warning",
+        title=f"what {op} looks up was rounded in {row.dtype}" if are_indices else f"{op} of {row.dtype} wraps around",
         step=window.step, rank=window.rank, phase="forward", site=row.site, op=row.op, source=row.source,
         cause="precision-mismatch", confidence="proven",
-        why=(f"{n} of {row.call} results are not what the same operation gives in 64 bits",),
-        then=("training learns from other numbers than it was given",),
-        remedy=Remedy(action="more-digits", text="call .long() on its operands"),
+        why=(how,), then=("training learns from other numbers than it was given",),
+        remedy=Remedy(
+            action="more-digits",
+            text="keep indices whole numbers all the way" if are_indices else "call .long() on its operands",
+        ),
     )  # fmt: skip

@@ -14,7 +14,7 @@ import torch
 
 from hypocenter import schedule
 from hypocenter.config import Config
-from hypocenter.detect.law_rows import INEXACT, SITE, WRAPPED
+from hypocenter.detect.law_rows import INDICES, INEXACT, SITE, WRAPPED
 from hypocenter.nouns import Reading, replace
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.shadow import Step, Wrapped
@@ -173,4 +173,5 @@ def _miscounted(steps: Sequence[Step], first: int, last: int) -> Reading:
 
 def _wrapped(wrapped: Wrapped) -> Reading:
     row = number_row(wrapped.place.site or SITE, WRAPPED, 0, 0, wrapped.n_wrong, dtype=wrapped.dtype, call=wrapped.n)
-    return replace(row, op=wrapped.op, source=wrapped.place.source())
+    names = (INDICES,) if wrapped.are_indices else ()
+    return replace(row, op=wrapped.op, source=wrapped.place.source(), names=names)
