@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from hypocenter import own_time
 from hypocenter.relations.heard import Call, Heard
 from hypocenter.replay.batch_rows import Rows
 from hypocenter.replay.engine import Replayer
@@ -123,7 +123,7 @@ class Subject:
     ) -> None:  # fmt: skip
         self._replayer, self._microbatch, self.name = replayer, microbatch, name
         self.n_rows, self.n_forwards, self.held = n_rows, 0.0, Held()
-        self.limit_s, self._began, self._longest_s = limit_s, time.perf_counter(), 0.0
+        self.limit_s, self._began, self._longest_s = limit_s, own_time.now(), 0.0
         self._events: dict[int, Event] = {}
         self.running: Event | None = None
         self.without_gradient: Mapping[str, Tensor] = {}
@@ -257,7 +257,7 @@ class Subject:
             OutOfTime: it was not begun.
             ReplayImpossible: with the reason.
         """
-        began = time.perf_counter()
+        began = own_time.now()
         if began - self._began + self._longest_s > self.limit_s:
             raise OutOfTime("there was no time for it")
         pairs = [(each.tensor, changed[each.place]) for each in self.given if changed and each.place in changed]
@@ -299,7 +299,7 @@ class Subject:
         ran.outputs = {key: self._thinned(key, value) for key, value in ran.outputs.items()}
         ran.losses = [value.detach() for value in ran.losses]
         ran.read = self.held.read
-        self._longest_s = max(self._longest_s, time.perf_counter() - began)
+        self._longest_s = max(self._longest_s, own_time.now() - began)
         return ran
 
     def _buffers(self) -> dict[str, Tensor]:

@@ -13,7 +13,6 @@ numbers that are looked up must come from a format that has their neighbours too
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +22,7 @@ from torch import Tensor
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.flop_counter import flop_registry
 
+from hypocenter import own_time
 from hypocenter.tap.dispatch import ReplayMode, is_random, is_view
 from hypocenter.tap.gradients import to_host
 from hypocenter.tap.op_context import OpContext, OpPlace
@@ -113,7 +113,7 @@ class Shadow(ReplayMode):
     def __init__(self, context: OpContext, *, limit_s: float, limit_bytes: int) -> None:
         super().__init__()
         self._context = context
-        self._until, self._limit_bytes = time.perf_counter() + limit_s, limit_bytes
+        self._until, self._limit_bytes = own_time.now() + limit_s, limit_bytes
         self._shades: dict[int, _Shade] = {}
         self._of_parameters = set[int]()  # storages that views of parameters were taken of
         self._n_bytes = 0
@@ -158,7 +158,7 @@ class Shadow(ReplayMode):
 
     def _twice(self, func: Any, args: Any, kwargs: Any, given: Sequence[Tensor]) -> tuple[Any, Any]:
         """What the operator gives, and what it gives for the shadows; None where nobody can tell."""
-        if time.perf_counter() > self._until:
+        if own_time.now() > self._until:
             raise TooDear
         name = func.overloadpacket.__name__
         is_plain = func.namespace == "aten" and all(type(t) in (Tensor, torch.nn.Parameter) for t in given)

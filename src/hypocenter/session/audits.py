@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import time
 from collections.abc import Callable, Generator
 
-from hypocenter import schedule
+from hypocenter import own_time, schedule
 
 AUTO = "auto"
 FREE_S, SHARE = 1.0, 0.0025  # what audits may take: so much in all, and of the time of the run
@@ -22,13 +21,13 @@ class Audits:
         text: a schedule, or `auto`: the steps of `doubling`, and any other while what was spent so far is within
             FREE_S or SHARE of the time since the first step. Ranks may then decide differently; what is asked of all
             of them together is asked at the steps that all have audited.
-        now: seconds.
+        now: seconds, those that this process has worked.
 
     Attributes:
         is_planned: whether every rank audits a step, as long as none of them has to stop.
     """
 
-    def __init__(self, text: str, now: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, text: str, now: Callable[[], float] = own_time.now) -> None:
         self._is_auto = text == AUTO
         self.is_planned = schedule.parse("doubling" if self._is_auto else text)
         self._is_scheduled = self.is_planned

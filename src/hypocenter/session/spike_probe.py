@@ -7,11 +7,11 @@ that was spent on it is within FREE_S or SHARE of the time since the first step.
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from hypocenter import own_time
 from hypocenter.config import Config
 from hypocenter.detect.rises import Rises
 from hypocenter.detect.spikes import WINDOW, Jump, Series
@@ -44,7 +44,7 @@ class SpikeProbe:
         names: NameMap,
         replayer: Replayer,
         preparation: Preparation | None = None,
-        now: Callable[[], float] = time.perf_counter,
+        now: Callable[[], float] = own_time.now,
     ) -> None:
         self._made = lambda: SpikeReplay(replayer, names, preparation)
         self._replays: dict[str, SpikeReplay] = {}  # by optimizer: a model is used otherwise in the step of another

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 
+from hypocenter import own_time
 from hypocenter.config import Config
 from hypocenter.detect import relation_rows as rows
 from hypocenter.nouns import Reading
@@ -38,7 +38,7 @@ class Relations(Part):
 
     def before_update(self, update: Update) -> None:
         """Replay a micro-batch with what must not matter changed; parameters are those that the step began with."""
-        now, before = time.perf_counter(), self._last_s
+        now, before = own_time.now(), self._last_s
         self._last_s = now
         self._first_s = now if self._first_s is None else self._first_s
         if not self._n_left or not self.context.audits.is_due(update.step) or update.step == 0:

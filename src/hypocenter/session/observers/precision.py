@@ -7,12 +7,11 @@ autocast, fresh and trained: no result of more than a few elements is farther fr
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import torch
 
-from hypocenter import schedule
+from hypocenter import own_time, schedule
 from hypocenter.config import Config
 from hypocenter.detect.law_rows import INDICES, INEXACT, SITE, WRAPPED
 from hypocenter.nouns import Reading, replace
@@ -50,7 +49,7 @@ class Precision(Observer):
     def __init__(self, context: Context) -> None:
         super().__init__(context)
         self._is_due = schedule.parse(DUE)
-        self._began = time.perf_counter()
+        self._began = own_time.now()
         self._told: set[str] = set()
         self._is_off = False
 
@@ -61,7 +60,7 @@ class Precision(Observer):
         if self.context.rank()[0] != 0:
             return  # the others run the same code
         microbatch, parameters = update.microbatches[-1], [p for p in update.parameters if p.requires_grad]
-        limit_s = max(FREE_S, SHARE * (time.perf_counter() - self._began))
+        limit_s = max(FREE_S, SHARE * (own_time.now() - self._began))
         limit_bytes = _room(parameters[0].device) if parameters else 0
         context = OpContext(self.context.names.module_name, knows_callers=False)
         shadow = Counting(context, limit_s=limit_s, limit_bytes=limit_bytes)

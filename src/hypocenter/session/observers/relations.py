@@ -7,14 +7,13 @@ code.
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from hypocenter import schedule
+from hypocenter import own_time, schedule
 from hypocenter.axes import WORDS
 from hypocenter.config import Config
 from hypocenter.detect import relation_rows as rows
@@ -69,7 +68,7 @@ class Relations(Observer):
         n_updates = self._n_updates(update.optimizer)
         if n_updates == 1:
             self._without_gradient(update)
-        now = time.perf_counter()
+        now = own_time.now()
         self._began, before = self._began or now, self._before
         self._before = now
         is_first_look = self._is_auto and n_updates == 2
@@ -91,7 +90,7 @@ class Relations(Observer):
             self._give_up(f"the model raised {type(error).__name__}: {str(error)[:200]}")
         finally:
             restore_rng(rng)
-            self._before = time.perf_counter()
+            self._before = own_time.now()
             self._spent_s += self._before - now
 
     def _n_updates(self, optimizer: Any) -> int:
