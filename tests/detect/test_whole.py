@@ -50,6 +50,7 @@ CRASHED = where(phase="backward", site="b.1", line="/a/t.py:9")
     ("made", "said"),
     [
         (job(where(), status="killed", code=137), "killed by SIGKILL in its own code"),
+        (job(where(phase="update", seldom=True), status="killed", code=137), "in the update of step 6, or soon after"),
         (job(CRASHED, status="killed", code=139), "killed by SIGSEGV in the backward of step 6, at b.1 (t.py:9)"),
         (job(where()), "ended without a word (SIGKILL, os._exit)"),
         (job(where(exit=Exit(type="KeyboardInterrupt"))), "interrupted (KeyboardInterrupt)"),

@@ -147,11 +147,17 @@ def test_what_was_made_before_another_update_is_replayed_in_the_loss_that_uses_i
 
 
 def holders(thing: object) -> list[str]:
-    """Say what keeps it alive, two steps back."""
-    frame = sys._getframe()
+    """Say what keeps it alive, two steps back; also what other tests left, and frames of all threads."""
+    gc.unfreeze()
+    own = {id(sys._getframe()), id(sys._getframe(1)), id(sys._getframe(2))}
     found = list[str]()
+    for thread, frame in sys._current_frames().items():
+        while frame is not None:
+            if any(each is thing for each in frame.f_locals.values()):
+                found.append(f"thread {thread} {frame}")
+            frame = frame.f_back
     for first in gc.get_referrers(thing):
-        if first is not frame and first is not frame.f_back:
+        if id(first) not in own:
             seconds = [f"{type(second).__name__} {str(second)[:300]}" for second in gc.get_referrers(first)]
             found.append(f"{type(first).__name__} {str(first)[:300]} <- {seconds[:6]}")
     return found

@@ -132,7 +132,8 @@ def _who(job: Job, ends: list[Ending]) -> str:
 def _place(seen: Whereabouts) -> str:
     site = f", at {seen.site}" if seen.site else ""
     line = line_of(seen)
-    return f"{IN_WORDS[seen.phase]} of step {seen.step}{site}" + (f" ({PurePath(line).name})" if line else "")
+    where = f"{IN_WORDS[seen.phase]} of step {seen.step}{site}" + (f" ({PurePath(line).name})" if line else "")
+    return f"{where}, or soon after" if seen.seldom else where
 
 
 def _signal(run: Run) -> str:

@@ -51,7 +51,7 @@ _FATAL = "Fatal Python error: "
 _WANTED = ("KeyboardInterrupt", "SystemExit", "StopTraining", "GeneratorExit")
 RAISED, ENDED, IN_THREAD = 1, 2, 3  # kinds of end
 _STACK_WITHIN_NS = 3_000_000_000  # of the last sign of life: a later time is that of a copy of the file
-OWN_SIGTERM, NOT_RECORDING = 1, 2  # flags of a slot
+OWN_SIGTERM, NOT_RECORDING, SELDOM = 1, 2, 4  # flags of a slot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +117,7 @@ class Whereabouts:
     stack_ns: int = 0  # Unix time of that signal
     own_sigterm: bool = False  # the program handles SIGTERM itself
     not_recording: bool = False  # its streams had to be given up
+    seldom: bool = False  # writing it took long, and moves after this one may not have been written
 
     @property
     def fatal(self) -> str:
@@ -256,6 +257,7 @@ def _position(slot: tuple[Any, ...]) -> dict[str, Any]:
         "site": _text(site), "changed_ns": ns, "changed_mono_ns": mono_ns, "call": call,
         "counts": {key: n for key, n in COUNT.iter_unpack(counts) if n > 0},
         "own_sigterm": bool(flags & OWN_SIGTERM), "not_recording": bool(flags & NOT_RECORDING),
+        "seldom": bool(flags & SELDOM),
     }  # fmt: skip
 
 

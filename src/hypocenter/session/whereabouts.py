@@ -33,6 +33,7 @@ from hypocenter.record.whereabouts import (
     OWN_SIGTERM,
     PHASES,
     RAISED,
+    SELDOM,
     SLOT_CALL,
     WHEREABOUTS_FILE,
     WherePhase,
@@ -91,7 +92,7 @@ class WhereaboutsKeeper(Listener):
         self._known: dict[tuple[str, str, str, int | None], tuple[bytes, bytes, bytes, int]] = {}
         self._places: dict[int, int] = {}  # group's key -> its place among the counts
         self._counts = bytearray(COUNT.size * MAX_GROUPS)
-        self._wait_until = self._n_slow = 0
+        self._wait_until = self._n_slow = self._least_ns = 0
         self._time_ns = time.monotonic_ns
         self._late: tuple[tuple[int, ...], bytes] | None = None
         self._packed = b""  # the call and the site, as the file has them; empty: to be packed anew
@@ -131,11 +132,10 @@ class WhereaboutsKeeper(Listener):
         self._late = None  # what `_write` does, of nearly all: seven times a step
         try:
             file.slot((now, time.time_ns(), *self._where, self._flags), self._packed)
+            if self._time_ns() - now > SLOW_NS or self._n_slow:
+                self._wrote(now)
         except OSError as error:
             self._give_up(error)
-            return
-        if self._time_ns() - now > SLOW_NS or self._n_slow:
-            self._wrote(now)
 
     @contextlib.contextmanager
     def during(self, phase: WherePhase) -> Generator[None, None, None]:
@@ -246,17 +246,26 @@ class WhereaboutsKeeper(Listener):
         self._late = None
         try:
             file.slot(moves, self._packed)
+            self._wrote(now)
         except OSError as error:
             self._give_up(error)
-            return
-        self._wrote(now)
 
     def _wrote(self, began: int) -> None:
-        """Count slow writes, and write less often where there are many."""
+        """Count slow writes, and write less often where there are many: what is written then says so.
+
+        What a write costs is the least of them: others have waited for a processor.
+        """
         cost = self._time_ns() - began
-        self._n_slow = self._n_slow + 1 if cost > SLOW_NS else 0
+        if cost <= SLOW_NS:
+            self._n_slow, self._flags = 0, self._flags & ~SELDOM
+            return
+        self._least_ns = min(self._least_ns, cost) if self._n_slow else cost
+        self._n_slow += 1
         if self._n_slow >= MANY_SLOW:
-            self._wait_until = began + SPARING * cost
+            self._wait_until = began + SPARING * self._least_ns
+            if not self._flags & SELDOM and self._file is not None:
+                self._flags |= SELDOM
+                self._file.slot((began, time.time_ns(), *self._where, self._flags), self._packed)
 
     def _live(self, file: WhereaboutsFile) -> None:
         """Give signs of life, make late writes, and look at a rank that does not move; in a thread of our own."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from hypocenter import own_time
@@ -35,15 +36,17 @@ class Relations(Part):
         self._is_auto = context.config.relations == "auto"
         self._first_s: float | None = None  # when the first update came
         self._last_s = 0.0  # and the one before this one
+        self._step_s = math.inf  # the shortest step: others hold an audit, or are compiled
 
     def before_update(self, update: Update) -> None:
         """Replay a micro-batch with what must not matter changed; parameters are those that the step began with."""
         now, before = own_time.now(), self._last_s
         self._last_s = now
         self._first_s = now if self._first_s is None else self._first_s
+        self._step_s = min(self._step_s, now - before) if before else math.inf
         if not self._n_left or not self.context.audits.is_due(update.step) or update.step == 0:
             return
-        step_s = now - before
+        step_s = self._step_s
         if self._is_auto and step_s > LONGEST_S and REPLAYS * step_s > SHARE * (now - self._first_s):
             return
         if not update.microbatches or update.skipped or not update.check.is_finite or self.context.rank()[1] > 1:
