@@ -83,6 +83,19 @@ def test_hc242_a_model_that_sees_the_next_token(tmp_path, kind):
     assert "HC241" not in found
 
 
+@pytest.mark.parametrize(("kind", "told"), [("open", ["HC242"]), ("causal", [])])
+def test_hc242_where_tokens_and_labels_are_cut_out_of_one_argument(tmp_path, kind, told):
+    net = Model(kind).set_train()
+
+    def loss(ids):
+        return ops.cross_entropy(net(ids[:, :-1]).reshape(-1, VOCABULARY), ids[:, 1:].reshape(-1))
+
+    def given(step):
+        return (Tensor(np.random.default_rng(step).integers(0, VOCABULARY, (N, LENGTH + 1)).astype(np.int32)),)
+
+    assert list(trained(tmp_path / kind, net, loss, given)) == told
+
+
 def test_hc241_statistics_over_the_batch(tmp_path):
     found = language_model(tmp_path / "mixed", "mixed")
 

@@ -116,8 +116,8 @@ def look(replayer: Replayer, call: GradCall, cells: Sequence[tuple[str, Any]]) -
     Raises:
         ReplayImpossible: the micro-batch cannot be done again.
     """
-    looked = Looked()
-    with _hearing_losses(looked.losses):
+    looked, targets = Looked(), list[Array]()
+    with _hearing_losses(looked.losses, targets):
         events = _heard(replayer, call, {})
     again = _heard(replayer, call, {})
     limit = max(TOLERANCE, _ROUNDINGS * max((_eps(p) for p in call.weights), default=0.0))
@@ -125,9 +125,13 @@ def look(replayer: Replayer, call: GradCall, cells: Sequence[tuple[str, Any]]) -
         raise ReplayImpossible(f"{type(noise[0].cell).__name__} gives something else each time")
     looked.losses += _wrong_backwards(replayer, events)
     names = {id(cell): name for name, cell in cells}
-    for relation, ask in (("samples", _samples), ("future", _future)):
+    asked = (
+        ("samples", lambda: _samples(call, [cell for _, cell in cells], events)),
+        ("future", lambda: _future(call, targets)),
+    )
+    for relation, ask in asked:
         try:
-            trial, otherwise = ask(call, [cell for _, cell in cells], events)
+            trial, otherwise = ask()
             found = _first(events, _heard(replayer, call, trial.changed), trial.part, limit)
             if found is None:
                 looked.held.append(relation)
@@ -211,8 +215,12 @@ def _hearing(events: list[_Event]) -> Generator[None, None, None]:
 
 
 @contextlib.contextmanager
-def _hearing_losses(found: list[Misused]) -> Generator[None, None, None]:
-    """Within this block calls of the loss functions of `ops` and `mint` are looked at, however they are reached."""
+def _hearing_losses(found: list[Misused], targets: list[Array]) -> Generator[None, None, None]:
+    """Within this block calls of the loss functions of `ops` and `mint` are looked at, however they are reached.
+
+    Args:
+        targets: gets the indices that they ask for.
+    """
     functions = [(name, getattr(sys.modules.get(home), name, None)) for home in _HOMES for name in _CONTRACTS]
     names = {inspect.unwrap(each).__code__: name for name, each in functions if each is not None}
 
@@ -220,6 +228,9 @@ def _hearing_losses(found: list[Misused]) -> Generator[None, None, None]:
         name = names.get(frame.f_code) if event == "call" else None
         if name is not None:
             _look_at(name, frame, found)
+            target: Any = frame.f_locals.get(frame.f_code.co_varnames[1])
+            if isinstance(target, ms.Tensor) and not is_floating(target):
+                targets.append(host_of(target))
 
     if sys.getprofile() is not None:  # of the user's
         yield
@@ -333,14 +344,19 @@ def _by_axis(given: Sequence[Any], axis: int, n: int) -> Trial:
     return Trial(code="HC241", relation="samples", changed=changed, part=rows, what=what, whom=whom)
 
 
-def _future(call: GradCall, cells: Sequence[Any], events: Sequence[_Event]) -> tuple[Trial, list[Trial]]:
-    """Return a trial that replaces the tokens behind the middle, where the labels are the tokens one place further."""
+def _future(call: GradCall, targets: Sequence[Array]) -> tuple[Trial, list[Trial]]:
+    """Return a trial that replaces the tokens behind the middle, where the loss asks for the tokens one place further.
+
+    Args:
+        targets: what loss functions were asked for: the program may cut tokens and labels out of one argument.
+    """
     tables = [t for t in _given(call) if t.ndim == 2 and not is_floating(t) and t.shape[1] >= _LEAST_PLACES]
-    pairs = [(ids, labels) for ids in tables for labels in tables if _is_next(ids, labels)]
+    pairs = [(ids, ids.shape[1]) for ids in tables for labels in tables if _is_next(ids, labels)]
+    pairs = pairs or [(t, t.shape[1] - 1) for t in tables if any(_is_cut_from(t, target) for target in targets)]
     if not pairs:
-        raise CannotTell("no argument is another one further")
-    ids = pairs[0][0]
-    n, length = ids.shape
+        raise CannotTell("the loss does not ask for the next token of an argument")
+    ids, length = pairs[0]
+    n = ids.shape[0]
     values, cut = host_of(ids), length // 2
     new = values.copy()
     new[:, cut:] = np.roll(values, 1, axis=0)[:, cut:] if n > 1 else values[:, cut:][:, ::-1]
@@ -354,6 +370,15 @@ def _future(call: GradCall, cells: Sequence[Any], events: Sequence[_Event]) -> t
 
     what, whom = f"tokens from place {cut} on replaced", "the outputs before"
     return Trial(code="HC242", relation="future", changed={id(ids): new}, part=earlier, what=what, whom=whom), []
+
+
+def _is_cut_from(ids: Any, target: Array) -> bool:
+    """Return whether the target is all tokens but the first of each row, or places that do not count."""
+    wanted = host_of(ids)[:, 1:]
+    if target.size != wanted.size:
+        return False
+    counts = target.reshape(wanted.shape) >= 0
+    return bool(counts.any()) and (target.reshape(wanted.shape) == wanted)[counts].mean() >= _AGREE
 
 
 def _is_next(ids: Any, labels: Any) -> bool:
