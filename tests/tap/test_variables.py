@@ -8,7 +8,8 @@ import weakref
 
 from torch import nn
 
-from hypocenter.tap.variables import variable_name, variables_of
+from hypocenter.tap.frame_variables import variables_of
+from hypocenter.tap.variables import variable_name
 
 
 def name_here(module, taken=()):

@@ -28,6 +28,7 @@ from hypocenter.relations.scores import Wrong
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.mindspore.engine import Replayer
 from hypocenter.replay.mindspore.host import flat, is_floating
+from hypocenter.tap.frame_variables import variables_of
 from hypocenter.tap.mindspore.gradients import dtype_name, host
 from hypocenter.tap.mindspore.tape import GradCall
 from hypocenter.tap.source import source_of, user_frame
@@ -228,7 +229,7 @@ def _hearing_losses(found: list[Misused], targets: list[Array]) -> Generator[Non
         name = names.get(frame.f_code) if event == "call" else None
         if name is not None:
             _look_at(name, frame, found)
-            target: Any = frame.f_locals.get(frame.f_code.co_varnames[1])
+            target: Any = variables_of(frame).get(frame.f_code.co_varnames[1])
             if isinstance(target, ms.Tensor) and not is_floating(target):
                 targets.append(host_of(target))
 
@@ -243,7 +244,7 @@ def _hearing_losses(found: list[Misused], targets: list[Array]) -> Generator[Non
 
 
 def _look_at(name: str, frame: FrameType, found: list[Misused]) -> None:
-    scores: Any = frame.f_locals.get(frame.f_code.co_varnames[0])
+    scores: Any = variables_of(frame).get(frame.f_code.co_varnames[0])
     if not isinstance(scores, ms.Tensor) or not is_floating(scores) or not scores.ndim or scores.size < 2:
         return
     form = FORMATS.get(dtype_name(scores))

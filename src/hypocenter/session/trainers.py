@@ -6,6 +6,8 @@ import sys
 from types import FrameType
 from typing import Any
 
+from hypocenter.tap.frame_variables import self_of
+
 MAX_FRAMES = 64  # between the training loop and the optimizer
 
 
@@ -15,7 +17,7 @@ def calling_trainer(frame: FrameType | None) -> Any:
     for _ in range(MAX_FRAMES):
         if kind is None or frame is None:
             return None
-        caller: Any = frame.f_locals.get("self") if frame.f_code.co_argcount else None
+        caller = self_of(frame)
         if isinstance(caller, kind):
             return caller
         frame = frame.f_back

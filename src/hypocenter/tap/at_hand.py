@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from hypocenter.optrace import Edge
+from hypocenter.tap.frame_variables import variables_of
 from hypocenter.tap.op_tensors import storage_key, tensors_among
 from hypocenter.tap.source import is_library
 from hypocenter.tap.weakly import Ref
@@ -60,7 +61,7 @@ def _variables(frame: FrameType | None) -> Iterator[torch.Tensor]:
         if not is_library(frame.f_code.co_filename):
             n_frames += 1
             if frame.f_code.co_name != "<module>":
-                for value in itertools.islice(list(frame.f_locals.values()), _MOST):
+                for value in itertools.islice(variables_of(frame).values(), _MOST):
                     yield from _tensors_in(value)
         frame = frame.f_back
 

@@ -8,6 +8,7 @@ from types import CodeType, FrameType
 import torch
 from torch import nn
 
+from hypocenter.tap.frame_variables import self_of
 from hypocenter.tap.names import NameMap
 
 BACKWARD = "backward"
@@ -27,7 +28,7 @@ def running_module(frame: FrameType | None = None) -> nn.Module | None:
         if frame is None:
             return None
         if frame.f_code in CALLS:
-            module = frame.f_locals.get("self")
+            module = self_of(frame)
             return module if isinstance(module, nn.Module) else None
         frame = frame.f_back
     return None

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 import torch.optim.optimizer as optimizer_hooks
 
+from hypocenter.tap.frame_variables import self_of
 from hypocenter.tap.grad_scaler import gradients_of, torch_found_inf, torch_scaler_state
 from hypocenter.tap.scaled import ScaledUpdate, ScalerState
 
@@ -125,8 +126,8 @@ def scaler_above(frame: FrameType | None) -> Any | None:
         if frame is None:
             return None
         code = frame.f_code
-        if code.co_name in ("step", "_maybe_opt_step") and code.co_argcount and code.co_varnames[0] == "self":
-            owner = frame.f_locals.get("self")
+        if code.co_name in ("step", "_maybe_opt_step"):
+            owner = self_of(frame)
             if owner is not None and looks_like_scaler(owner):
                 return owner
         frame = frame.f_back

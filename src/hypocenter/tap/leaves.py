@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from hypocenter.tap.frame_variables import variables_of
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.source import is_library
 from hypocenter.tap.tape import is_trainable_leaf
@@ -74,7 +75,7 @@ def variables(wanted: Sequence[torch.Tensor], frame: FrameType | None) -> dict[i
     while frame is not None and missing:
         if not is_library(frame.f_code.co_filename):
             search = _Search(missing)
-            for scope in (frame.f_locals, frame.f_globals):
+            for scope in (variables_of(frame), frame.f_globals):
                 search.in_scope(scope)
             found |= search.found
             missing -= found.keys()

@@ -13,6 +13,8 @@ from types import FrameType
 import torch
 from torch.nn.utils import stateless
 
+from hypocenter.tap.frame_variables import variables_of
+
 _LENDER = stateless._functional_call.__code__
 _FRAMES = 6  # between a call of the module and what hears of it
 
@@ -42,9 +44,10 @@ def lent_to(root: torch.nn.Module, frame: FrameType | None) -> list[Lent]:
         if frame is None or frame.f_code is _LENDER:
             break
         frame = frame.f_back
-    if frame is None or frame.f_code is not _LENDER or frame.f_locals.get("module") is not root:
+    variables = variables_of(frame) if frame is not None and frame.f_code is _LENDER else {}
+    if variables.get("module") is not root:
         return []
-    given = {id(tensor) for tensor in frame.f_locals["parameters_and_buffers"].values()}
+    given = {id(tensor) for tensor in variables["parameters_and_buffers"].values()}
     return [
         Lent(module, kind, key, tensor)
         for module in root.modules()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from types import FrameType
 from typing import Any, ClassVar
 
 from hypocenter.nouns import Reading
 from hypocenter.tap.clock import Clock
+from hypocenter.tap.frame_variables import variables_of
 
 MAX_FRAMES = 64  # callers looked at for the module that a probe stands in
 
@@ -126,8 +127,7 @@ class Probes:
                 break
             code = frame.f_code
             if code.co_argcount:
-                values: Mapping[str, object] = frame.f_locals
-                found = self.named(values.get(code.co_varnames[0]))
+                found = self.named(variables_of(frame).get(code.co_varnames[0]))
                 if found is not None:
                     return found
             frame = frame.f_back

@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 from hypocenter.capturing import is_capturing
 from hypocenter.tap.after_calls import AfterCalls
 from hypocenter.tap.compile_guard import inside_compiled_call, never_compile
+from hypocenter.tap.frame_variables import variables_of
 from hypocenter.tap.gradients import PLAIN_TYPES
 from hypocenter.tap.handed_in import held_by, holders_in
 from hypocenter.tap.lent import lent_to
@@ -31,7 +32,6 @@ from hypocenter.tap.source import user_frame
 from hypocenter.tap.state import capture_ambient, capture_rng
 from hypocenter.tap.tape import Event, Tape, version_of, versions_of
 from hypocenter.tap.user_code import PRELUDE_EVENTS, UserCode, is_graph_taken
-from hypocenter.tap.variables import variables_of
 from hypocenter.tap.weakly import Ref
 
 PRELUDE_BYTES = 256 << 20  # of inputs that are kept so that a value of the batch can be followed back

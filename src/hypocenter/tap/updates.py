@@ -19,6 +19,7 @@ import torch.optim.optimizer as optimizer_hooks
 from torch.autograd.graph import GradientEdge
 
 from hypocenter.tap.engine_calls import hear_engine
+from hypocenter.tap.frame_variables import variables_of
 from hypocenter.tap.grad_scaler import TorchScaler, found_inf_riders, gradients_of, is_unscaled, torch_found_inf
 from hypocenter.tap.own_frame import RAISED, hear, leave_out, passed_over
 from hypocenter.tap.read_again import Rebound, like_decorated, read, read_first
@@ -350,7 +351,7 @@ def _n_under_way(optimizer: torch.optim.Optimizer) -> int:
     """Return how many steps of this optimizer are under way: a class's own, and those of its base classes."""
     n, frame = 0, sys._getframe(1)
     while frame is not None:
-        n += frame.f_code is _STEP and frame.f_locals.get("self") is optimizer
+        n += frame.f_code is _STEP and variables_of(frame).get("self") is optimizer
         frame = frame.f_back
     return n
 

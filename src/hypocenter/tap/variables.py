@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator, Mapping
-from inspect import CO_OPTIMIZED
 from types import FrameType
 from typing import Any
 
 from torch import nn
 
+from hypocenter.tap.frame_variables import variables_of
 from hypocenter.tap.names import unwrap
 from hypocenter.tap.source import is_library
 
 _GENERIC = frozenset(
     {"self", "cls", "model", "module", "net", "network", "m", "mod", "layer", "block", "fn", "func", "f"}
 )
-_READS_LOCALS = frozenset({"locals", "vars", "dir", "eval", "exec"})
 _HOLD_SEVERAL = (list, tuple, dict, nn.ModuleList, nn.ModuleDict)
 _MAX_ITEMS = 64  # of a list or dict of modules that is looked into
-
-
-def variables_of(frame: FrameType) -> Mapping[str, Any]:
-    """Return the variables of a frame that is running, without keeping anything alive by having looked.
-
-    Up to Python 3.12 a frame keeps the snapshot that it gives, and with it the values of that moment, a batch and its
-    outputs among them. So the snapshot is emptied, except where the function may have asked for it itself.
-    """
-    held = frame.f_locals
-    if not frame.f_code.co_flags & CO_OPTIMIZED:
-        return held  # of a script: its variables themselves
-    found = dict(held)
-    if sys.version_info < (3, 13) and sys.gettrace() is None and _READS_LOCALS.isdisjoint(frame.f_code.co_names):
-        held.clear()
-    return found
 
 
 def variable_name(module: nn.Module, frame: FrameType | None, taken: frozenset[str] = frozenset()) -> str:

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
+from hypocenter.tap.frame_variables import self_of
 from hypocenter.tap.frameworks.door import Door
 from hypocenter.tap.topology.pipelining import note_stage
 
@@ -66,7 +67,7 @@ def _running(kind: type) -> Any:
     """Return the stage whose module has just been called, as adapters are attached at a first call; or None."""
     frame = sys._getframe(2)
     while frame is not None:
-        if isinstance(frame.f_locals.get("self"), kind):
-            return frame.f_locals["self"]
+        if isinstance(stage := self_of(frame), kind):
+            return stage
         frame = frame.f_back
     return None
