@@ -7,7 +7,7 @@ from pathlib import Path
 import hypocenter
 
 SOURCE = Path(hypocenter.__file__).parent
-OVER = {"session/crash.py", "replay/failed_call.py", "replay/mindspore/places.py"}  # of calls that have raised
+OVER = {"session/crash.py", "replay/failed_call.py"}  # of calls that have raised
 
 
 def test_frames_that_run_are_asked_in_one_place() -> None:

@@ -9,6 +9,7 @@ from types import FrameType
 from mindspore import nn  # pyright: ignore[reportMissingImports]
 
 from hypocenter.replay.place import Place
+from hypocenter.tap.frame_variables import variables_of
 from hypocenter.tap.mindspore.names import NameMap, wrapped
 from hypocenter.tap.source import is_library
 
@@ -37,7 +38,7 @@ class Places:
             if code is None and not is_library(frame.f_code.co_filename):
                 code, line = frame.f_code, frame.f_lineno
             if frame.f_code.co_name in _CALLS:
-                cell = frame.f_locals.get("self")
+                cell = variables_of(frame).get("self")
                 if isinstance(cell, nn.Cell):
                     if wrapped(cell) is not None:
                         break  # MindSpore's own training cell: what it computes itself is loss code
