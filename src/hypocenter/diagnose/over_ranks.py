@@ -18,7 +18,7 @@ from hypocenter.diagnose.panels import of_ranks, panels_of
 from hypocenter.diagnose.records import Records
 from hypocenter.diagnose.rows_by_step import RowsByStep
 from hypocenter.nouns import Finding
-from hypocenter.record.reader import RecordedRun, as_words, with_rank
+from hypocenter.record.reader import RecordedRun
 
 if TYPE_CHECKING:
     from hypocenter.diagnose.partial import Partial
@@ -97,12 +97,8 @@ def found_by(
     rules, n_ranks = rules_over_ranks(recorded, plugins), len(recorded.ranks)
     engines = {code: GroupEngine({code: rules.rules[code]}, n_ranks) for code in codes}
     rows = RowsByStep(n_ranks)
-    take = partial(of_ranks, reads=rules.reads)
-    for rank in recorded.ranks:
-        kept = recorded.walk(rank, take)
-        if kept is None:  # its file cannot be trusted as a whole
-            kept = as_words(next(table for _, table in recorded.scan(take, ranks=[rank])))
-        rows.put(with_rank(kept, rank))
+    for _, table in recorded.scan(partial(of_ranks, reads=rules.reads)):
+        rows.put(table)
     for panel in panels_of(rows, records, ranks=recorded.ranks, places=recorded.places):
         for code, each in engines.items():
             yield from ((panel.step, code, finding) for finding in each.feed(panel))

@@ -73,19 +73,12 @@ def of_ranks(table: Any, reads: Collection[GroupReads]) -> Any:
         ),
         "data": lambda: pc.equal(table["phase"], arrow("data")),
         "scalar": lambda: pc.and_(pc.equal(table["port"], arrow("value")), pc.equal(table["n"], arrow(1))),
-        "misuse": lambda: _begins(table["site"], "misuse."),
+        "misuse": lambda: pc.starts_with(table["site"], "misuse."),
         "sdc": lambda: pc.equal(table["site"], arrow("sdc")),
         "law": lambda: pc.or_(pc.equal(table["port"], arrow("grad_made")), pc.equal(table["port"], arrow("grad_used"))),
     }
     found = reduce(pc.or_, (columns[word]() for word in reads))
     return pc.is_valid(table["step"]) if (pc.sum(found).as_py() or 0) > _NEARLY_ALL * len(found) else found
-
-
-def _begins(words: Any, prefix: str) -> Any:
-    """Return which words begin so; each word of a dictionary is looked at once."""
-    if isinstance(words, pa.DictionaryArray):
-        return pc.take(pc.starts_with(words.dictionary, prefix), words.indices)
-    return pc.starts_with(words, prefix)
 
 
 @lru_cache(maxsize=256, typed=True)

@@ -1,8 +1,7 @@
 """Rows of all ranks put away by step: they come rank by rank, and are wanted step by step.
 
 What is put away is packed (Arrow IPC, lz4), and goes to a temporary file when it grows large, so that a job of hundreds
-of ranks needs the memory of some ranks while it comes in, and of a few steps while it is looked at. Words may come as
-numbers into dictionaries, which are quicker moved; they are taken as words.
+of ranks needs the memory of some ranks while it comes in, and of a few steps while it is looked at.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ class RowsByStep:
     def put(self, table: pa.Table) -> None:
         """Store rows, of one rank or of several."""
         if self._empty is None:
-            self._empty = _plain(table.schema).empty_table()
+            self._empty = table.schema.empty_table()
         if not table.num_rows:
             return
         steps = np.unique(table["step"].to_numpy())
@@ -83,11 +82,10 @@ class RowsByStep:
             pieces.append(ipc.open_stream(self._file.read(size)).read_all())
         if not pieces:
             return {}
-        table = _whole(pieces)
+        table = pa.concat_tables(pieces).combine_chunks()
         at = np.lexsort([table[name].to_numpy() for name in ("order", "rank", "step")])
         if (np.diff(at) != 1).any():
             table = table.take(pa.array(at))
-        table = table.cast(_plain(table.schema))
         return {step: table.slice(start, stop - start) for step, start, stop in _runs(table["step"].to_numpy())}
 
     def _pack(self) -> None:
@@ -98,22 +96,12 @@ class RowsByStep:
                 blocks[block].append(table.slice(start, stop - start))
         self._waiting, self._n_waiting = [], 0
         for block, tables in blocks.items():
-            table, sink = _whole(tables), pa.BufferOutputStream()
+            table, sink = pa.concat_tables(tables).combine_chunks(), pa.BufferOutputStream()
             with ipc.new_stream(sink, table.schema, options=self._options) as stream:
                 stream.write_table(table)
             packed = sink.getvalue()
             self._pieces[block].append((self._file.seek(0, io.SEEK_END), packed.size))
             self._file.write(packed)
-
-
-def _whole(tables: list[pa.Table]) -> pa.Table:
-    """Return the rows of all, in one chunk of each column."""
-    return pa.concat_tables(tables).unify_dictionaries().combine_chunks()
-
-
-def _plain(schema: pa.Schema) -> pa.Schema:
-    """Return the columns with words as they are."""
-    return pa.schema([f.with_type(f.type.value_type) if pa.types.is_dictionary(f.type) else f for f in schema])
 
 
 def _by_step(table: pa.Table) -> pa.Table:

@@ -264,8 +264,15 @@ class RecordedRun:
             rows = read_rank(folder, "events", Want(where=take, is_encoded=True))
             self._remember(key, rows)
             return rows.table if rows.known.n_rows or not rows.known.problems else None
-        table = as_words(self._read("events", rank, EVERYTHING) if kept is None else kept)
-        return pa.Table.from_batches([batch.filter(take(batch)) for batch in table.to_batches()], table.schema)
+        table = self._read("events", rank, EVERYTHING) if kept is None else kept
+        schema = encoded(table.schema)
+        words = [pa.types.is_dictionary(field.type) for field in schema]
+        parts: list[pa.RecordBatch] = []
+        for batch in table.to_batches():
+            columns = [c.dictionary_encode() if is_word else c for c, is_word in zip(batch.columns, words, strict=True)]
+            batch = pa.RecordBatch.from_arrays(columns, schema=schema)
+            parts.append(batch.filter(take(batch)))
+        return pa.Table.from_batches(parts, schema)
 
     def learned(self, before: Mapping[tuple[str, int], Knowledge]) -> dict[tuple[str, int], Knowledge]:
         """What is known of files that was not known `before`."""
@@ -484,17 +491,6 @@ def _rows(batch: pa.RecordBatch, want: Want) -> pa.RecordBatch:
 
 
 _RANK = pa.field("rank", pa.int32(), nullable=False)
-
-
-def as_words(table: pa.Table) -> pa.Table:
-    """The table with words as numbers into dictionaries."""
-    schema = encoded(table.schema)
-    words = [pa.types.is_dictionary(field.type) for field in schema]
-    parts: list[pa.RecordBatch] = []
-    for batch in table.to_batches():
-        columns = [c.dictionary_encode() if is_word else c for c, is_word in zip(batch.columns, words, strict=True)]
-        parts.append(pa.RecordBatch.from_arrays(columns, schema=schema))
-    return pa.Table.from_batches(parts, schema)
 
 
 def with_rank(table: pa.Table, rank: int) -> pa.Table:
