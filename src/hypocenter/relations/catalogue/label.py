@@ -35,7 +35,7 @@ from hypocenter.relations.subject import Given, Place, Subject
 from hypocenter.relations.tokens import earlier_replaced, follow_each_other, later_replaced, successors, targets_of
 
 _AGREE = 0.99  # of what the loss asks for
-_OF_A_MASK = 2  # values
+_OF_A_MASK, _SOME = 2, 4096  # values, and how many are looked at
 _LEAST_ROWS = 8  # samples with a column that equals the label, before it is one
 
 
@@ -142,7 +142,7 @@ def _source_replaced(given: Given, asked: Tensor, subject: Subject, facts: Facts
         each.place: each.tensor.roll(1, 0)
         for each in subject.of_model
         if each.place != given.place and each.tensor.dim() >= 2 and each.tensor.shape[0] == facts.n_rows
-        and len(each.tensor.unique()) > _OF_A_MASK
+        and len(each.tensor.flatten()[:_SOME].unique()) > _OF_A_MASK
     }  # fmt: skip
     if not sources:
         return None
