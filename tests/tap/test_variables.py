@@ -110,3 +110,22 @@ def test_a_function_that_reads_its_own_variables_still_can():
     assert name_here(netE) == "netE"
     assert "kept" in locals()
     assert kept is not None
+
+
+def test_a_function_that_a_profiler_looks_at_keeps_its_variables():
+    def looked_at():
+        value = [1]
+        len(value)
+        return value
+
+    def look(frame, event, _):
+        if frame.f_code is looked_at.__code__:
+            variables_of(frame)
+
+    sys.setprofile(look)
+    try:
+        found = looked_at()
+    finally:
+        sys.setprofile(None)
+
+    assert found == [1]

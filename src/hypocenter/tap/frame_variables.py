@@ -21,7 +21,8 @@ def variables_of(frame: FrameType) -> Mapping[str, Any]:
     if not frame.f_code.co_flags & CO_OPTIMIZED:
         return held  # of a script: its variables themselves
     found = dict(held)
-    if sys.version_info < (3, 13) and sys.gettrace() is None and _READS_LOCALS.isdisjoint(frame.f_code.co_names):
+    is_watched = sys.gettrace() is not None or sys.getprofile() is not None  # what it left there would become of them
+    if sys.version_info < (3, 13) and not is_watched and _READS_LOCALS.isdisjoint(frame.f_code.co_names):
         held.clear()
     return found
 
