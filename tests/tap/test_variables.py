@@ -6,6 +6,7 @@ import gc
 import sys
 import weakref
 
+import pytest
 from torch import nn
 
 from hypocenter.tap.frame_variables import variables_of
@@ -129,3 +130,16 @@ def test_a_function_that_a_profiler_looks_at_keeps_its_variables():
         sys.setprofile(None)
 
     assert found == [1]
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 13), reason="frames keep no snapshot")
+@pytest.mark.parametrize("is_own", [True, False])
+def test_the_snapshot_of_another_threads_frame_is_left_to_it(is_own):
+    def shown():
+        value = [1]
+        frame = sys._getframe()
+        snapshot = frame.f_locals
+        found = variables_of(frame, is_own=is_own)
+        return value, found["value"], bool(snapshot)
+
+    assert shown() == ([1], [1], not is_own)

@@ -23,12 +23,13 @@ CALLS: frozenset[CodeType] = frozenset(
 
 def running_module(frame: FrameType | None = None) -> nn.Module | None:
     """Return the innermost module whose call is under way on this thread, or on that of `frame`; None without one."""
+    is_own = frame is None
     frame = frame or sys._getframe(1)
     for _ in range(_MAX_FRAMES):
         if frame is None:
             return None
         if frame.f_code in CALLS:
-            module = self_of(frame)
+            module = self_of(frame, is_own=is_own)
             return module if isinstance(module, nn.Module) else None
         frame = frame.f_back
     return None
