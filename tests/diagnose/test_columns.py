@@ -134,7 +134,7 @@ def test_parts_merge_in_any_order_to_the_same_answer(job: Path, cuts: set[int], 
     }
     assert merged.sketch is not None
     assert whole.sketch is not None
-    assert merged.sketch.is_alike == whole.sketch.is_alike
+    assert merged.sketch.suspects == whole.sketch.suspects
 
 
 @pytest.mark.parametrize("n", [1, 2, 5, 40])

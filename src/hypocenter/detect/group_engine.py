@@ -10,7 +10,7 @@ One that is about how the ranks ended takes the whole job instead, once: `@end_r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -40,10 +40,10 @@ law       sketches of gradients, as they are used and as replays give them (port
 Asked = Literal["always", "rows", "unlike"]
 """When a rule over ranks is asked:
 
-always  at every step
+always  at every step, of all ranks
 rows    at the first step, and at those with rows of comm, sdc, law or of reduced gradients: at others it finds nothing
-unlike  at every step of a job whose ranks are not as alike as they should be (job_sketch.JobSketch), or that had
-        anything that was not finite or skipped: of another job it finds nothing
+unlike  at every step, of ranks in groups that are not as alike as they should be: of others (job_sketch.JobSketch) it
+        finds nothing, whichever they are
 """
 
 
@@ -139,19 +139,9 @@ class GroupEngine:
         """The rules that are still asked, by code."""
         return self._rules
 
-    @property
-    def asked(self) -> frozenset[Asked]:
-        """When the rules over steps are asked."""
-        return frozenset(entry.asked for entry in self._rules.values() if entry.check is not None)
-
-    def feed(self, panel: Panel, asked: Collection[Asked] = get_args(Asked)) -> list[Finding]:
-        """Check one step of all ranks. Never raises: a rule that fails is listed as broken and not asked again.
-
-        Args:
-            panel: of all ranks.
-            asked: which rules.
-        """
-        return self._each(lambda rule: rule.check(panel) if rule.check is not None and rule.asked in asked else ())
+    def feed(self, panel: Panel) -> list[Finding]:
+        """Check one step of ranks. Never raises: a rule that fails is listed as broken and not asked again."""
+        return self._each(lambda rule: rule.check(panel) if rule.check is not None else ())
 
     def end(self, job: Job) -> list[Finding]:
         """Check how the ranks ended. Never raises, as `feed`."""

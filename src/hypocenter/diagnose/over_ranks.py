@@ -1,7 +1,8 @@
-"""Rules over ranks, asked of the panels of a recording's steps: of all steps where ranks are not alike, else of few.
+"""Rules over ranks, asked of the panels of a recording's steps.
 
-Such rules look at all ranks, and back at earlier steps; but none knows another. So it is the rules that are parted
-among workers.
+Most look at whether ranks are alike: they are asked at all steps, of the ranks that are not. Others look at few steps,
+of all ranks. Such rules look back at earlier steps; but none knows another, so it is the rules that are parted among
+workers.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from hypocenter.catalogue import Broken
-from hypocenter.detect.group_engine import CATALOGUE, GroupEngine, GroupRule, group_rules
-from hypocenter.diagnose.panels import of_ranks, panels_of
+from hypocenter.detect.group_engine import CATALOGUE, Asked, GroupEngine, GroupReads, GroupRule, group_rules
+from hypocenter.diagnose.panels import among, of_ranks, panels_of
 from hypocenter.diagnose.records import Records
 from hypocenter.diagnose.rows_by_step import RowsByStep
 from hypocenter.nouns import Finding
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from hypocenter.diagnose.partial import Partial
 
 _Codes = tuple[str, ...]
+_Found = Iterator[tuple[int, str, Finding]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,18 +52,27 @@ def found_over_ranks(
         seen: what came of its ranks, all together.
         records: of its steps.
     """
-    rules = rules_over_ranks(recorded, plugins)
-    if seen.sketch is None or not rules.reads or ("always" not in rules.asked and seen.sketch.is_alike):
-        yield from _of_few_steps(recorded, rules, seen, records)
-        return
-    if recorded.workers is None:
-        yield from (each for _, _, each in found_by(recorded, tuple(rules.rules), records, plugins))
-        return
-    parts = parted(rules.rules, recorded.workers.n)
-    answers = list(recorded.over(parts, partial(_look, plugins=plugins)))
-    CATALOGUE.learn(broken for answer in answers for broken in answer.broken)
-    found = [each for answer in answers for each in answer.found]
-    yield from (each for _, _, each in sorted(found, key=lambda each: each[:2]))
+    rules = rules_over_ranks(recorded, plugins).rules
+    by: dict[str, list[str]] = defaultdict(list)  # how they are asked -> codes
+    for code, rule in rules.items():
+        if rule.check is not None:
+            by[_way(rule, seen)].append(code)
+    ranks = recorded.ranks if seen.sketch is None or not by["unlike"] else seen.sketch.suspects
+    found = [
+        *_of_few_steps(recorded, by["rows"], plugins, seen, records),
+        *_of_all_steps(recorded, by["always"], plugins, records, recorded.ranks),
+        *_of_all_steps(recorded, by["unlike"], plugins, records, ranks),
+    ]
+    order = {code: number for number, code in enumerate(rules)}
+    yield from (each for *_, each in sorted(found, key=lambda each: (each[0], order[each[1]])))
+
+
+def _way(rule: GroupRule, seen: Partial) -> Asked:
+    if seen.sketch is None:
+        return "rows"
+    if rule.asked == "rows" and "law" in rule.reads and seen.sketch.breaks_own_law:
+        return "always"  # its rows were not put aside
+    return rule.asked
 
 
 def parted(rules: Mapping[str, GroupRule], n: int) -> list[_Codes]:
@@ -84,32 +95,66 @@ def _weight(rules: Sequence[GroupRule]) -> int:
     return len(at_all) ** 2 + len(rules)
 
 
-def _look(recorded: RecordedRun, codes: _Codes, *, plugins: tuple[str, ...]) -> _Answer:
+def _of_all_steps(
+    recorded: RecordedRun, codes: Sequence[str], plugins: tuple[str, ...], records: Records, ranks: Sequence[int]
+) -> _Found:
+    if not codes or not ranks:
+        return
+    if recorded.workers is None:
+        yield from found_by(recorded, tuple(codes), records, plugins, ranks)
+        return
+    rules = rules_over_ranks(recorded, plugins).rules
+    parts = parted({code: rules[code] for code in codes}, recorded.workers.n)
+    answers = list(recorded.over(parts, partial(_look, plugins=plugins, ranks=tuple(ranks))))
+    CATALOGUE.learn(broken for answer in answers for broken in answer.broken)
+    yield from (each for answer in answers for each in answer.found)
+
+
+def _look(recorded: RecordedRun, codes: _Codes, *, plugins: tuple[str, ...], ranks: tuple[int, ...]) -> _Answer:
     """Ask some rules, in a worker process."""
-    found = list(found_by(recorded, codes, Records.of(recorded), plugins))
+    found = list(found_by(recorded, codes, Records.of(recorded, ranks), plugins, ranks))
     return _Answer(found=found, broken=list(CATALOGUE.broken))
 
 
 def found_by(
-    recorded: RecordedRun, codes: _Codes, records: Records, plugins: tuple[str, ...] = ()
-) -> Iterator[tuple[int, str, Finding]]:
-    """Yield what some rules find at all steps, with step and code; they see what all rules ask for."""
+    recorded: RecordedRun,
+    codes: _Codes,
+    records: Records,
+    plugins: tuple[str, ...] = (),
+    ranks: Sequence[int] | None = None,
+) -> _Found:
+    """Yield what some rules find at all steps, with step and code; they see what any of them asks for.
+
+    Args:
+        recorded: an open recording.
+        codes: of the rules.
+        records: of its steps.
+        plugins: files or modules with more rules.
+        ranks: to look at; all when not given.
+    """
     rules, n_ranks = rules_over_ranks(recorded, plugins), len(recorded.ranks)
     engines = {code: GroupEngine({code: rules.rules[code]}, n_ranks) for code in codes}
-    rows = RowsByStep(n_ranks)
-    for _, table in recorded.scan(partial(of_ranks, reads=rules.reads)):
+    ranks = recorded.ranks if ranks is None else ranks
+    reads: frozenset[GroupReads] = frozenset(word for code in codes for word in rules.rules[code].reads)
+    rows = RowsByStep(len(ranks))
+    for _, table in recorded.scan(partial(of_ranks, reads=reads), ranks=ranks) if reads else ():
         rows.put(table)
-    for panel in panels_of(rows, records, ranks=recorded.ranks, places=recorded.places):
+    for panel in panels_of(rows, records.only(ranks), ranks=ranks, places=among(ranks, recorded)):
         for code, each in engines.items():
             yield from ((panel.step, code, finding) for finding in each.feed(panel))
     rows.close()
 
 
-def _of_few_steps(recorded: RecordedRun, rules: GroupEngine, seen: Partial, records: Records) -> Iterator[Finding]:
+def _of_few_steps(
+    recorded: RecordedRun, codes: Sequence[str], plugins: tuple[str, ...], seen: Partial, records: Records
+) -> _Found:
+    rules = rules_over_ranks(recorded, plugins).rules
+    engines = {code: GroupEngine({code: rules[code]}, len(recorded.ranks)) for code in codes}
     rows = RowsByStep(len(recorded.ranks))
     for table in seen.aside:
         rows.put(table)
     steps = {*rows.steps(), *records.steps()[:1].tolist()}
     for panel in panels_of(rows, records, ranks=recorded.ranks, places=recorded.places, steps=steps):
-        yield from rules.feed(panel, ("rows", "always"))
+        for code, each in engines.items():
+            yield from ((panel.step, code, finding) for finding in each.feed(panel))
     rows.close()

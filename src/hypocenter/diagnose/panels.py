@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache, reduce
 from typing import Any
 
@@ -21,6 +22,7 @@ from hypocenter.detect.panel import JobHistory, Panel
 from hypocenter.diagnose.records import Records
 from hypocenter.diagnose.rows_by_step import RowsByStep
 from hypocenter.nouns import Place, StepRecord
+from hypocenter.record.reader import RecordedRun
 
 
 def panels_of(
@@ -36,8 +38,8 @@ def panels_of(
     Args:
         rows: those that `of_ranks` asked for, of all ranks; it is emptied step by step.
         records: step records of all ranks.
-        ranks: of the recording.
-        places: where each rank stands.
+        ranks: that are looked at.
+        places: where each of them stands.
         steps: that panels are wanted of; all when not given.
     """
     if len(ranks) < 2 and not rows.steps():
@@ -57,6 +59,22 @@ def panels_of(
             last_steps=last,
             history=history,
         )
+
+
+def among(ranks: Sequence[int], recorded: RecordedRun) -> Mapping[int, Place]:
+    """Return where some ranks stand; of a group that is not all among them, as far as it was recorded, nothing: ()."""
+    found, others = {rank: recorded.places[rank] for rank in ranks if rank in recorded.places}, set(recorded.ranks)
+    others -= set(ranks)
+    if not others:
+        return recorded.places
+
+    def whole(group: tuple[int, ...]) -> tuple[int, ...]:
+        return group if others.isdisjoint(group) else ()
+
+    return {
+        rank: replace(place, groups={axis: whole(group) for axis, group in place.groups.items()})
+        for rank, place in found.items()
+    }
 
 
 _NEARLY_ALL = 0.75  # of the rows: to leave the others out takes longer than to look past them

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,9 +25,14 @@ class Records:
         self.by_rank = by_rank
 
     @classmethod
-    def of(cls, recorded: RecordedRun) -> Records:
-        """Return the records of a recording."""
-        return cls({rank: StepColumns(recorded.record_table(rank)) for rank in recorded.ranks})
+    def of(cls, recorded: RecordedRun, ranks: Sequence[int] | None = None) -> Records:
+        """Return the records of a recording, or of some of its ranks."""
+        asked = recorded.ranks if ranks is None else ranks
+        return cls({rank: StepColumns(recorded.record_table(rank)) for rank in asked})
+
+    def only(self, ranks: Collection[int]) -> Records:
+        """Return those of some ranks."""
+        return Records({rank: self.by_rank[rank] for rank in ranks if rank in self.by_rank})
 
     def __len__(self) -> int:
         return sum(map(len, self.by_rank.values()))

@@ -169,7 +169,9 @@ def _is_scaling(panel: Panel, rank: int) -> bool:
 
 def _peers(panel: Panel, rank: int) -> Sequence[int]:
     """Return the ranks that have the same parameters and another part of the batch."""
-    return next((group for group in panel.groups("dp") if rank in group), panel.ranks)
+    place = panel.places.get(rank)
+    group = place.groups.get("dp") if place is not None else None
+    return panel.ranks if group is None or len(group) == 1 else tuple(sorted(group))
 
 
 def _list_of(ranks: Sequence[int]) -> str:
