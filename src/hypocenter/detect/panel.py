@@ -27,7 +27,7 @@ class Panel:
     """One step of ranks, as a table.
 
     `table` has the columns of record.schema.READINGS and `rank` (int32): the rows that some rule over ranks asked for,
-    of all these ranks, rank by rank. Only look at columns (pyarrow.compute, NumPy): a panel of a large job has 10^5 rows.
+    of all of them, rank by rank. Only look at columns (pyarrow.compute, NumPy): a panel of a large job has 10^5 rows.
     """
 
     step: int
@@ -35,7 +35,9 @@ class Panel:
     records: Mapping[int, StepRecord] = field(default_factory=dict)  # by rank: only ranks that completed this step
     places: Mapping[int, Place] = field(default_factory=dict)  # by rank; a rank without rank.json is missing. A group
     # of which not all ranks are here is ()
-    ranks: tuple[int, ...] = ()  # that are looked at: of rules asked="unlike" those that are not as alike as they should
+    ranks: tuple[
+        int, ...
+    ] = ()  # that are looked at: of rules asked="unlike" those that are not as alike as they should
     last_steps: Mapping[int, int] = field(default_factory=dict)  # by rank: its last completed step in the recording
     history: JobHistory = field(default_factory=JobHistory)
     asked: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)  # answers of `where`, and others
