@@ -75,7 +75,8 @@ class SharedRows:
         """Return, by rank, the rows of the tensor that has the most values a row."""
         import pyarrow.compute as pc
 
-        table = panel.table.filter(pc.starts_with(panel.table["site"], BATCH_PREFIX))
+        table = panel.where(phase="data")
+        table = table.filter(pc.starts_with(table["site"], BATCH_PREFIX))
         table = table.filter(pc.greater(pc.fill_null(pc.list_value_length(table["row_digests"]), 0), 0))
         best: dict[int, tuple[int, str, list[Any]]] = {}
         columns = [table[name].to_pylist() for name in ("rank", "site", "shape", "row_digests")]

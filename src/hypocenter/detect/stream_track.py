@@ -293,7 +293,7 @@ def odd_ones(digests: Mapping[int, int]) -> tuple[int, ...]:
 def _data(panel: Panel, port: str, prefix: str) -> pa.Table:
     import pyarrow.compute as pc
 
-    table = panel.table
+    table = panel.where(phase="data")
     wanted = pc.and_(pc.equal(table["port"], port), pc.starts_with(table["site"], prefix))
     is_first = pc.equal(table["microbatch"], 0)  # the others are for comparing runs
     return table.filter(pc.and_(pc.and_(wanted, is_first), pc.is_valid(table["digest"])))

@@ -79,10 +79,9 @@ def _rows(panel: Panel) -> Rows:
     groups = panel.groups("pp")
     if not groups:
         return {}
-    ends = pa.array(sorted({rank for ranks in groups for rank in (ranks[0], ranks[-1])}), panel.table["rank"].type)
-    table = panel.table.filter(
-        pc.and_(pc.is_in(panel.table["rank"], value_set=ends), pc.is_valid(panel.table["digest"]))
-    )
+    table = panel.table.select(["rank", "site", "port", "call", "digest", "shape", "module", "placement"])
+    ends = pa.array(sorted({rank for ranks in groups for rank in (ranks[0], ranks[-1])}), table["rank"].type)
+    table = table.filter(pc.and_(pc.is_in(table["rank"], value_set=ends), pc.is_valid(table["digest"])))
     table = table.filter(pc.is_in(table["port"], value_set=pa.array([PARAM, GRAD])))
     sites = [site for site in table["site"].unique().to_pylist() if _ENDS.search(site)]
     table = table.filter(
@@ -91,8 +90,7 @@ def _rows(panel: Panel) -> Rows:
             pc.match_substring(table["module"], "Embedding"),
         )
     )
-    columns = ["rank", "site", "port", "call", "digest", "shape", "module", "placement"]
-    picked: list[dict[str, Any]] = table.select(columns).to_pylist()
+    picked: list[dict[str, Any]] = table.to_pylist()
     return {(r["rank"], r["site"], r["port"], r["call"]): r for r in picked}
 
 
