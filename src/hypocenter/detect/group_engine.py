@@ -59,6 +59,7 @@ class GroupRule:
     end: EndCheck | None = None  # in place of `check`
     is_alone: bool = False  # asked of a recording of one rank too
     asked: Asked = "always"
+    beside: str = ""  # code of another rule, which follows the same things step by step: whoever asks it asks both
 
     @property
     def manual(self) -> Manual:
@@ -79,12 +80,14 @@ def group_rule(
     reads: tuple[GroupReads, ...],
     alone: bool = False,
     asked: Asked = "always",
+    beside: str = "",
 ) -> Callable[[GroupCheck], GroupCheck]:
     """Return a decorator that registers a function as a rule over ranks; arguments as of `detect.engine.rule`.
 
     Args:
         alone: it has something to say of a recording of one rank too.
-        asked: of which jobs, and at which steps.
+        asked: of which ranks, and at which steps.
+        beside: a rule that looks at what this one looks at, which is worked out once where both are asked together.
 
     Raises:
         UnknownNameError: a kind or a word in `reads` that nobody knows, or a code that is taken.
@@ -97,9 +100,10 @@ def group_rule(
     return CATALOGUE.adding(
         code,
         lambda check: GroupRule(
-            code=code, kind=kind, severity=severity, reads=reads, check=check, is_alone=alone, asked=asked
+            code=code, kind=kind, severity=severity, reads=reads, check=check, is_alone=alone, asked=asked,
+            beside=beside,
         ),
-    )
+    )  # fmt: skip
 
 
 def end_rule(code: str, kind: str, *, severity: Severity, alone: bool = False) -> Callable[[EndCheck], EndCheck]:

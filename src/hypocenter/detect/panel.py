@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+OF_ONE_RANK = (
+    "names", "op", "recompute", "replay", "literal_inf", "lacks", "source_file", "source_line", "source_text",
+    "source_function", "n_hist", "n_zero", "n_subnormal", "absmin", "hist_first", "hist", "shares",
+)  # fmt: skip
+"""Columns that tell nothing of whether ranks are alike."""
+
+
 @dataclass(slots=True, kw_only=True)
 class JobHistory:
     """What rules over ranks remember from one step to the next: by code of the rule, whatever it likes."""
@@ -27,7 +34,8 @@ class Panel:
     """One step of ranks, as a table.
 
     `table` has the columns of record.schema.READINGS and `rank` (int32): the rows that some rule over ranks asked for,
-    of all of them, rank by rank. Only look at columns (pyarrow.compute, NumPy): a panel of a large job has 10^5 rows.
+    of all of them, rank by rank. Rules asked="unlike" do without the columns OF_ONE_RANK. Only look at columns
+    (pyarrow.compute, NumPy): a panel of a large job has 10^5 rows.
     """
 
     step: int

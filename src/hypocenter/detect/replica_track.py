@@ -15,6 +15,7 @@ from hypocenter.axes import HOLD_COPIES
 from hypocenter.detect.local_rows import LOCAL
 from hypocenter.detect.panel import Panel
 from hypocenter.detect.replica_columns import Compared, Member, codes, compare, expected_equal
+from hypocenter.detect.replica_facts import ReplicaFacts, facts
 from hypocenter.detect.replica_rows import (
     AFTER,
     BATCH_LOSS,
@@ -23,10 +24,8 @@ from hypocenter.detect.replica_rows import (
     CLIP,
     GRAD,
     PARAM,
-    REWRITTEN,
     RNG_PORT,
     RNG_PREFIX,
-    UNWRAPPED,
 )
 
 if TYPE_CHECKING:
@@ -97,6 +96,7 @@ class Start:
 class ReplicaTrack:
     """What is known so far of the replicas, by axis."""
 
+    facts: ReplicaFacts
     last_fed: int | None = None
     occasions: dict[str, list[Occasion]] = field(default_factory=dict[str, list[Occasion]])
     typed: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
@@ -119,21 +119,12 @@ class ReplicaTrack:
     clipped: dict[tuple[int, ...], tuple[int | None, int | None]] = field(
         default_factory=dict[tuple[int, ...], tuple[int | None, int | None]]
     )  # by group: `began` of a Spread, None while they are alike, and the last step at which they were
-    n_rewritten: dict[int, int] = field(default_factory=dict[int, int])  # by rank, where it is not 0
     ruined_from: int | None = None  # first step whose gradients were not finite and that was not skipped
-    n_unwrapped: int | None = None  # parameters outside every DDP wrapper; None: no wrapper
 
     @property
     def are_learned(self) -> bool:
         """Whether there are replicas, though no wrapper tells the groups."""
         return self.began is not None and bool(self.typed.get("dp"))
-
-    def is_averaged(self, ranks: Sequence[int]) -> bool:
-        """Return whether parameters are changed between updates on all ranks of a group, or all but their source."""
-        n_writing = sum(rank in self.n_rewritten for rank in ranks)
-        if len(ranks) == 2 and n_writing == 1:
-            return max(self.n_rewritten[rank] for rank in ranks if rank in self.n_rewritten) > 1
-        return n_writing >= max(1, len(ranks) - 1)
 
     def of(self, axis: str, what: What) -> list[Occasion]:
         """Return the occasions of one kind in order, up to where values were not finite: NaN has many bit patterns."""
@@ -150,9 +141,10 @@ def is_last(panel: Panel) -> bool:
 def track(panel: Panel) -> ReplicaTrack:
     """Return what is known with this panel; each is read once, whichever rule asks first."""
     notes = panel.history.notes["replicas"]
-    known: ReplicaTrack = notes.setdefault("track", ReplicaTrack())
+    known: ReplicaTrack = notes.setdefault("track", ReplicaTrack(facts(panel)))
     if known.last_fed != panel.step:
         known.last_fed = panel.step
+        facts(panel)
         _feed(known, panel)
     return known
 
@@ -183,7 +175,6 @@ def _feed(known: ReplicaTrack, panel: Panel) -> None:
                     known.by_content |= {axis} if known.typed[axis] else set()
             compared = compare(rows, groups, expected_equal(rows, axis, known.typed.get(axis, ())))
             known.occasions.setdefault(axis, []).extend(_occasions(panel, compared))
-    _note_facts(known, panel)
 
 
 def _learn(known: ReplicaTrack, panel: Panel, rows: pa.Table) -> None:
@@ -193,7 +184,6 @@ def _learn(known: ReplicaTrack, panel: Panel, rows: pa.Table) -> None:
     """
     import pyarrow.compute as pc
 
-    _note_facts(known, panel)
     _note_mixed(known, panel, rows)
     everybody = [panel.ranks]
     if _began_apart(known, panel, rows):
@@ -428,18 +418,6 @@ def _note_clips(known: ReplicaTrack, panel: Panel, axis: str, groups: Sequence[t
             known.clips.setdefault(axis, []).append(
                 Spread(step=panel.step, ranks=ranks, values=here, began=began, since=since)
             )
-
-
-def _note_facts(known: ReplicaTrack, panel: Panel) -> None:
-    site, sites = codes(panel.table, "site")
-    for name in {REWRITTEN, UNWRAPPED} & set(sites):
-        rows = np.flatnonzero(site == sites.index(name))
-        found = panel.table.select(["rank", "sum"]).take(rows).to_pydict()
-        values = {rank: int(value) for rank, value in zip(found["rank"], found["sum"], strict=True)}
-        if name == REWRITTEN:
-            known.n_rewritten |= values
-        else:
-            known.n_unwrapped = max(known.n_unwrapped or 0, *values.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

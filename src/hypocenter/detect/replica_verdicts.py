@@ -103,17 +103,17 @@ def _judge(known: ReplicaTrack, streams: stream_track.StreamTrack, axis: str) ->
         differences=shown.real or shown.differences,
         factors=common_factors(shown.differences) if shown.what == "grad" else None,
         clip=_clip(known, axis, since, first.step),
-        is_averaged=axis == "dp" and known.is_averaged(group) and not _are_shared(grads),
+        is_averaged=axis == "dp" and known.facts.is_averaged(group) and not _are_shared(grads),
         have_gradients_agreed=any(o.step == first.step and not o.real for o in grads),
         is_learned=known.began is not None,
         is_assumed=axis == "tp" and axis not in known.by_content and is_typed,
         is_by_content=axis in known.by_content and is_typed,
         later=later,
-        writers=tuple(sorted(known.n_rewritten)),
+        writers=tuple(sorted(known.facts.n_rewritten)),
         n_params_differ=last.n_differ if last is not None else 0,
         n_params=last.n if last is not None else 0,
-        has_wrapper=known.n_unwrapped is not None,
-        is_outside_wrapper=axis == "dp" and bool(known.n_unwrapped),
+        has_wrapper=known.facts.n_unwrapped is not None,
+        is_outside_wrapper=axis == "dp" and bool(known.facts.n_unwrapped),
     )
 
 

@@ -15,11 +15,13 @@ from typing import TYPE_CHECKING
 
 from hypocenter.catalogue import Broken
 from hypocenter.detect.group_engine import CATALOGUE, Asked, GroupEngine, GroupReads, GroupRule, group_rules
+from hypocenter.detect.panel import OF_ONE_RANK
 from hypocenter.diagnose.panels import among, of_ranks, panels_of
 from hypocenter.diagnose.records import Records
 from hypocenter.diagnose.rows_by_step import RowsByStep
 from hypocenter.nouns import Finding
-from hypocenter.record.reader import RecordedRun
+from hypocenter.record.reader import RecordedRun, ranked
+from hypocenter.record.schema import READINGS
 
 if TYPE_CHECKING:
     from hypocenter.diagnose.partial import Partial
@@ -76,13 +78,13 @@ def _way(rule: GroupRule, seen: Partial) -> Asked:
 
 
 def parted(rules: Mapping[str, GroupRule], n: int) -> list[_Codes]:
-    """Divide rules into at most n parts that take about as long; rules that read the same share a part."""
-    alike: dict[frozenset[str], list[GroupRule]] = defaultdict(list)
+    """Divide rules into at most n parts that take about as long; rules that follow the same things share a part."""
+    together: dict[str, list[GroupRule]] = defaultdict(list)
     for each in rules.values():
         if each.check is not None:
-            alike[frozenset(each.reads)].append(each)
+            together[each.beside or each.code].append(each)
     parts: list[tuple[int, list[str]]] = [(0, []) for _ in range(n)]
-    for group in sorted(alike.values(), key=lambda group: (-_weight(group), group[0].code)):
+    for group in sorted(together.values(), key=lambda group: (-_weight(group), group[0].code)):
         weight, codes = parts.pop(0)
         parts.append((weight + _weight(group), [*codes, *(rule.code for rule in group)]))
         parts.sort(key=lambda part: part[0])
@@ -90,9 +92,8 @@ def parted(rules: Mapping[str, GroupRule], n: int) -> list[_Codes]:
 
 
 def _weight(rules: Sequence[GroupRule]) -> int:
-    """Return a measure of the work: what each rule reads has to be brought together, at all steps or at few."""
-    at_all = {word for rule in rules if rule.asked != "rows" for word in rule.reads}
-    return len(at_all) ** 2 + len(rules)
+    """Return a measure of the work."""
+    return sum(len(rule.reads) for rule in rules)
 
 
 def _of_all_steps(
@@ -137,7 +138,9 @@ def found_by(
     ranks = recorded.ranks if ranks is None else ranks
     reads: frozenset[GroupReads] = frozenset(word for code in codes for word in rules.rules[code].reads)
     rows = RowsByStep(len(ranks))
-    for _, table in recorded.scan(partial(of_ranks, reads=reads), ranks=ranks) if reads else ():
+    unlike = all(rules.rules[code].asked == "unlike" for code in codes)
+    columns = [name for name in ranked(READINGS).names if not (unlike and name in OF_ONE_RANK)]
+    for _, table in recorded.scan(partial(of_ranks, reads=reads), columns=columns, ranks=ranks) if reads else ():
         rows.put(table)
     for panel in panels_of(rows, records.only(ranks), ranks=ranks, places=among(ranks, recorded)):
         for code, each in engines.items():

@@ -36,7 +36,7 @@ from hypocenter.detect.replica_verdicts import Verdict, verdicts
 from hypocenter.nouns import Finding, Remedy
 
 
-@group_rule("HC303", "desync", severity="error", reads=("digest", "scalar", "local"), asked="unlike")
+@group_rule("HC303", "desync", severity="error", reads=("digest", "scalar", "local"), asked="unlike", beside="HC301")
 def check(panel: Panel) -> Iterator[Finding]:
     """At the last step, report the first coefficient that is not the same on all ranks."""
     judged = {verdict.axis: verdict for verdict in verdicts(panel)}
@@ -48,7 +48,7 @@ def check(panel: Panel) -> Iterator[Finding]:
         spreads = known.clips.get(axis, [])
         if verdict is not None and verdict.reason == "clip" and not (verdict.is_averaged or verdict.is_assumed):
             yield _of_replicas(verdict, verdict.clip or (spreads[0] if spreads else None))
-        elif verdict is None and spreads and not (axis == "dp" and known.is_averaged(spreads[0].ranks)):
+        elif verdict is None and spreads and not (axis == "dp" and known.facts.is_averaged(spreads[0].ranks)):
             yield _of_shards(axis, spreads[0])
 
 

@@ -32,7 +32,8 @@ from hypocenter.detect.group_engine import group_rule
 from hypocenter.detect.panel import Panel
 from hypocenter.detect.rank_words import ranks_text, values_words, who
 from hypocenter.detect.replica_columns import codes
-from hypocenter.detect.replica_track import is_last, track
+from hypocenter.detect.replica_facts import facts
+from hypocenter.detect.replica_track import is_last
 from hypocenter.nouns import Finding
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class _Shared:
 def check(panel: Panel) -> Iterator[Finding]:
     """At the last step, report the split that was found first."""
     shared: _Shared = panel.history.notes[CODE].setdefault("shared", _Shared())
+    facts(panel)
     if len(panel.ranks) > 1 and shared.broken is None:
         _look(panel, shared)
     if is_last(panel) and shared.broken is not None:
@@ -155,7 +157,7 @@ def _finding(panel: Panel, step: int, sites: tuple[str, ...], norms: dict[int, f
     odd = tuple(rank for rank, norm in norms.items() if abs(norm - usual) > ROUNDING * usual)
     is_majority = 0 < 2 * len(odd) < len(norms)
     what = sites[0] if len(sites) == 1 else f"{len(sites)} parameters"
-    is_averaged = track(panel).is_averaged(tuple(norms))
+    is_averaged = facts(panel).is_averaged(tuple(norms))
     return Finding(
         code=CODE, kind="desync", severity="note" if is_averaged else "warning", step=step,
         title=f"the gradient of {what} is no longer the same on {ranks_text(norms)}",

@@ -47,7 +47,7 @@ TIMES = 3  # steps
 SHOWN = 4  # parameters
 
 
-@group_rule(CODE, "desync", severity="warning", reads=("digest", "scalar", "local"), asked="unlike")
+@group_rule(CODE, "desync", severity="warning", reads=("digest", "scalar", "local"), asked="unlike", beside="HC301")
 def check(panel: Panel) -> Iterator[Finding]:
     """At the last step, report the group of ranks whose losses went apart first."""
     known = stream_track.track(panel)

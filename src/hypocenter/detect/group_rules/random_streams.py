@@ -35,7 +35,7 @@ from hypocenter.detect.stream_track import Desync
 from hypocenter.nouns import Finding, Remedy, Severity
 
 
-@group_rule("HC304", "desync", severity="error", reads=("digest", "scalar", "local"), asked="unlike")
+@group_rule("HC304", "desync", severity="error", reads=("digest", "scalar", "local"), asked="unlike", beside="HC301")
 def check(panel: Panel) -> Iterator[Finding]:
     """At the last step, report the first random stream that went apart, along each axis."""
     known = stream_track.track(panel)

@@ -45,7 +45,7 @@ from hypocenter.nouns import Finding, Remedy
 AT_LEAST = 3  # steps that were looked at: padding and small data sets make two alike now and then
 
 
-@group_rule("HC305", "data", severity="warning", reads=("digest", "local"), asked="unlike")
+@group_rule("HC305", "data", severity="warning", reads=("digest", "local"), asked="unlike", beside="HC301")
 def check(panel: Panel) -> Iterator[Finding]:
     """At the last step, judge the data of the whole run."""
     known = track(panel)

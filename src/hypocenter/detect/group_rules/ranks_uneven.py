@@ -40,7 +40,7 @@ _ADVICE = {
 _WORDS = {"lr": "learning rate", "loss_scale": "loss scale"}
 
 
-@group_rule("HC306", "desync", severity="error", reads=("digest",), asked="unlike")
+@group_rule("HC306", "desync", severity="error", reads=("digest",), asked="unlike", beside="HC301")
 def check(panel: Panel) -> Iterator[Finding]:
     """At the last step, report the first disagreement along each axis."""
     known = track(panel)

@@ -80,7 +80,7 @@ def check(panel: Panel) -> Iterator[Finding]:
         yield _mixed(panel, mixed)
     if is_last(panel) and known.norms and known.start is not None:
         yield _norms(panel, known.norms, known.start.step, _OF_THE_SAME_DATA)
-    elif is_last(panel) and known.parted and not known.is_averaged(panel.ranks):
+    elif is_last(panel) and known.parted and not known.facts.is_averaged(panel.ranks):
         yield _parted(panel, known.parted)
 
 
