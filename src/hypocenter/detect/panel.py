@@ -41,11 +41,8 @@ class Panel:
     step: int
     table: pa.Table
     records: Mapping[int, StepRecord] = field(default_factory=dict)  # by rank: only ranks that completed this step
-    places: Mapping[int, Place] = field(default_factory=dict)  # by rank; a rank without rank.json is missing. A group
-    # of which not all ranks are here is ()
-    ranks: tuple[
-        int, ...
-    ] = ()  # that are looked at: of rules asked="unlike" those that are not as alike as they should
+    places: Mapping[int, Place] = field(default_factory=dict)  # by rank; a rank without rank.json is missing
+    ranks: tuple[int, ...] = ()  # that are looked at: of a group that is not all among them places say ()
     last_steps: Mapping[int, int] = field(default_factory=dict)  # by rank: its last completed step in the recording
     history: JobHistory = field(default_factory=JobHistory)
     asked: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)  # answers of `where`, and others
@@ -76,7 +73,7 @@ class Panel:
         return table
 
     def readings(self, table: pa.Table) -> Iterator[tuple[int, Reading]]:
-        """Yield (rank, reading) of a few rows."""
+        """Yield (rank, reading) of a few rows, for rules that are given all columns."""
         from hypocenter.record.schema import READINGS, readings_from
 
         yield from zip(table["rank"].to_pylist(), readings_from(table.select(READINGS.names)), strict=True)
