@@ -27,20 +27,17 @@ if case.startswith("tree-"):  # few ranks as many are connected: nodes of two, t
     assembly.levels_of = functools.partial(tree.levels_of, fan_out=2)
 
 
-def couple():
-    """What training does: every step needs every rank."""
-    if LOSES or case in ("uneven", "raises"):
-        return
-    dist.all_reduce(torch.ones(4))
-
-
 LOSES = case in ("stop", "kill")
-AFTER = 20  # steps: that a council is open before a rank is lost, and that the others go on
+AFTER = 20  # steps: that all ranks have met before one of them is lost, and that the others go on
 
 
-def lose(rank, step, opened):
-    if LOSES and rank == 1 and opened is not None and step == opened + AFTER:
-        os.kill(os.getpid(), signal.SIGSTOP if case == "stop" else signal.SIGKILL)
+def couple(is_open):
+    """What training does: every step needs every rank. Tell whether the council is open on all of them."""
+    if case == "uneven":
+        return False
+    opened = torch.tensor(float(is_open))
+    dist.all_reduce(opened, dist.ReduceOp.MIN)
+    return bool(opened)
 
 
 def main():
@@ -50,13 +47,14 @@ def main():
     warnings, meetings, longest_s, opened, talk = [], 0, 0.0, None, None
     is_wanted, timeout_s = not (case == "absent" and rank == 1), TIMEOUT_S / 6 if case == "absent" else TIMEOUT_S
     council = Council(is_wanted=is_wanted, timeout_s=timeout_s, warn=warnings.append)
-    closed = None
+    together = closed = None  # steps: from which all ranks meet, and from which this one no longer does
     for step in range(10_000 if LOSES else STEPS):  # on a busy machine it takes ranks many steps to find together
-        if LOSES and closed is None and opened is not None and not council.is_open:
+        if not LOSES or together is None:  # later the others would wait for the lost one in a collective of their own
+            together = step if couple(council.is_open) else None
+        elif closed is None and not council.is_open:
             closed = step
         if closed is not None and step >= closed + AFTER:
             break
-        couple()
         time.sleep(0.005)
         if case == "reinit" and step == BAD_STEP:
             dist.barrier()
@@ -68,7 +66,8 @@ def main():
             council.close()
             os.environ["TORCHELASTIC_RESTART_COUNT"] = "1"
             council = Council(is_wanted=True, timeout_s=timeout_s, warn=warnings.append)
-        lose(rank, step, opened)
+        if LOSES and rank == 1 and together is not None and step == together + AFTER:
+            os.kill(os.getpid(), signal.SIGSTOP if case == "stop" else signal.SIGKILL)
         if case == "uneven" and rank == 1 and step % 2:
             continue
         started = time.perf_counter()
