@@ -42,7 +42,14 @@ def test_the_right_port_is_aligned_within_the_measured_floor(pair: Pair) -> None
     assert [curve["outliers"] for curve in frozen] == [[], []]
 
 
-@pytest.mark.parametrize("case", [one for one in CASES if one.name.startswith(_HERE)], ids=lambda case: case.name)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(one, id=one.name, marks=[] if one.name.startswith("labels") else pytest.mark.night)
+        for one in CASES
+        if one.name.startswith(_HERE)
+    ],
+)
 def test_what_is_planted_in_the_port_is_found(case: Planted, pair: Pair) -> None:
     how = How(start=start if case.name.startswith("labels") else start_beside, recordings=pair.folder / "runs")
 

@@ -47,6 +47,7 @@ def _rms(error: Any) -> float:
     return float(np.sqrt(np.mean(np.square(error))))
 
 
+@pytest.mark.night
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ckpt", "safetensors"])
 def test_the_port_gives_the_logits_of_torch_with_weights_that_we_convert(

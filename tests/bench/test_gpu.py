@@ -22,6 +22,7 @@ TORCHRUN = str(Path(sys.executable).with_name("torchrun"))
 ON_CPU = [name for name in command.CHECKS if "cpu" in command._check(name).NEEDS]
 
 
+@pytest.mark.night
 def test_without_a_gpu_it_says_what_it_would_do():
     done = subprocess.run(
         [str(ROOT / "scripts" / "gpu"), "--python", sys.executable, "--dry-run"],
@@ -83,6 +84,7 @@ def test_a_check_that_breaks_is_a_row_of_its_own(monkeypatch):
     assert (row.is_ok, "broken" in row.seen) == (False, True)
 
 
+@pytest.mark.night
 @pytest.mark.usefixtures("_in_forks")
 def test_programs_of_a_device_are_judged(monkeypatch, tmp_path):
     monkeypatch.setenv("DEVICE", "cpu")

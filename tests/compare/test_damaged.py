@@ -89,6 +89,7 @@ def test_random_bytes_in_any_file_give_an_answer_or_one_error(good, tmp_path_fac
     assert answers <= {"same", "diverged", "cannot-tell", "no-recording", "corrupt-recording"}
 
 
+@pytest.mark.night
 @_QUIET
 @given(
     numbers=st.lists(st.floats(width=64), min_size=5, max_size=5),

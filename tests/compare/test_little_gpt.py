@@ -99,6 +99,7 @@ def test_one_factor_in_all_gradients_accuses_no_module(compared):
     assert "gradients differ by one factor" in found.sentence
 
 
+@pytest.mark.night
 def test_another_thread_count_is_within_noise_of_a_repeat_with_one(compared, recorded):
     found = compared(noise=(recorded("repeat", n_threads=2),), n_threads=3)
 

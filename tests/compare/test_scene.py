@@ -19,6 +19,7 @@ def runs(tmp_path_factory):
     return {name: open_run(record(folder / name, steps=3, **what)) for name, what in planted.items()}
 
 
+@pytest.mark.night
 def test_before_the_culprit_all_rows_of_its_step_agree(runs):
     found = compare_runs(runs["good"], runs["eps"])
 

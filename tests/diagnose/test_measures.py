@@ -196,6 +196,7 @@ def test_weights_and_outputs_that_grow(tmp_path):
     assert ("norm-growth", "up.weight") not in out_of_range(found)
 
 
+@pytest.mark.night
 def test_updates_that_are_too_large(tmp_path):
     found = train(tmp_path / "run", lr=0.5, n_steps=6)
 

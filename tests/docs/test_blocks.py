@@ -44,10 +44,18 @@ NOT_RUN = {
     "does on two nodes with the same launcher; DeepSpeed's own parser reads it",
 }
 """Commands that nothing runs, with the reason. verl's page runs on stand-ins for Ray and verl (standins/modules)."""
+BY_NIGHT = {
+    "agents.md", "align.md", "deepspeed.md", "lightning.md", "transformers.md", "twin.md", "verl.md", "view.md",
+}  # fmt: skip
+"""Pages whose blocks take 20 s and more, and what they are about has tests of its own by day."""
 RUN = [page for page in pages() if page.name not in READ_ONLY | set(ELSEWHERE) and any(b.is_run for b in blocks(page))]
 
 
-@pytest.mark.parametrize("page", RUN, ids=lambda page: page.name)
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.night) if page.name in BY_NIGHT else page for page in RUN],
+    ids=[page.name for page in RUN],
+)
 def test_blocks_of_a_page_run(page: Path, tmp_path: Path) -> None:
     given.put(given_to(page), tmp_path)
 

@@ -212,6 +212,7 @@ def test_the_lowest_rank_that_came_speaks():
     assert speaks(Examined((), (), 1), {})
 
 
+@pytest.mark.night
 def test_a_rank_that_reaches_no_store_says_so_and_where():
     place = {"RANK": "1", "WORLD_SIZE": "2", "LOCAL_RANK": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
 

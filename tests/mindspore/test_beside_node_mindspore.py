@@ -42,6 +42,7 @@ for worker in workers:
 """
 
 
+@pytest.mark.night
 def test_ranks_that_msrun_started_are_in_the_file_of_their_node(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)

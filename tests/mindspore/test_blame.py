@@ -220,6 +220,7 @@ def test_masked_values_are_not_blamed_for_another_failure():
     assert "Log" in [op.op for op in evidence.killed]
 
 
+@pytest.mark.night
 def test_replay_leaves_everything_as_it_was():
     net = Overflowing()
     before = {name: p.asnumpy().copy() for name, p in net.parameters_and_names()}

@@ -150,6 +150,7 @@ def test_gradients_are_those_that_the_optimizer_gets(tmp_path: Path) -> None:
         assert sample.summary.sum != total
 
 
+@pytest.mark.night
 def test_parameters_of_the_next_step_have_a_floor(tmp_path: Path) -> None:
     train(tmp_path / "run", n_steps=2, **MODULES)
 
@@ -179,6 +180,7 @@ def test_steps_in_a_row_drift_apart_as_runs_do(tmp_path: Path) -> None:
     assert far[2] < 1e-2
 
 
+@pytest.mark.night
 def test_a_graph_has_none_and_that_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train(tmp_path / "run", graph=True, calibrate="0")
 

@@ -197,6 +197,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CASES)
 def test_training_is_the_same_to_the_bit(name: str) -> None:
     def trained(with_tap: bool) -> tuple[list[np.ndarray], list[list[Reading]]]:

@@ -104,6 +104,7 @@ def test_targets_are_what_the_loss_asks_for(tmp_path: Path, ahead: int, tied: bo
     assert np.array_equal(found["target"], np.where(labels == -100, -1, labels))
 
 
+@pytest.mark.night
 def test_the_checklist_reads_them(tmp_path: Path) -> None:
     train(tmp_path / "run", n_saved=2)
 

@@ -102,6 +102,7 @@ def test_cells_parameters_and_state_have_the_names_of_the_model(tmp_path: Path) 
     assert (norm.module, norm.shape, norm.port) == ("LayerNorm", (16,), "value")
 
 
+@pytest.mark.night
 def test_schedules_choose_the_steps(tmp_path: Path) -> None:
     _, run = trained(tmp_path / "run", n=4, level="modules", schedule="1,3", param_schedule="2")
 

@@ -288,6 +288,7 @@ def test_parameters_that_an_optimizer_leaves_out_of_weight_decay_have_none(tmp_p
     }  # fmt: skip  # nn.Optimizer leaves out what is called beta or gamma
 
 
+@pytest.mark.night
 def test_a_schedule_and_groups_of_parameters(tmp_path: Path) -> None:
     def make(parameters: Any) -> Any:
         decayed = [p for p in parameters if p.name.endswith("weight")]
@@ -366,6 +367,7 @@ def test_an_update_that_breaks_a_parameter(tmp_path: Path) -> None:
     assert first.site in {p.name for p in Training().net.trainable_params()}
 
 
+@pytest.mark.night
 def test_a_failure_leaves_training_alone(tmp_path: Path) -> None:
     plain = Training()
     planted(plain)
@@ -376,6 +378,7 @@ def test_a_failure_leaves_training_alone(tmp_path: Path) -> None:
     assert watched.weights() == plain.weights()
 
 
+@pytest.mark.night
 def test_an_update_that_is_refused(tmp_path: Path) -> None:
     _, run = recorded(tmp_path / "run", planted, on_finding="skip")
 
@@ -429,6 +432,7 @@ class Detected(nn.TrainOneStepWithLossScaleCell):
         return ops.logical_not(amp.all_finite(compute_output))
 
 
+@pytest.mark.night
 def test_a_manager_of_loss_scale(tmp_path: Path) -> None:
     def managed(t: Training) -> None:
         manager = nn.DynamicLossScaleUpdateCell(2.0**8, 2, 100)
@@ -448,6 +452,7 @@ def test_a_manager_of_loss_scale(tmp_path: Path) -> None:
     assert {row.module for row in run.readings() if row.site == "loss_scale"} == {"DynamicLossScaleUpdateCell"}
 
 
+@pytest.mark.night
 def test_a_fixed_scale_that_the_optimizer_takes_out(tmp_path: Path) -> None:
     def fixed(t: Training) -> None:
         step = nn.TrainOneStepCell(nn.WithLossCell(t.net, t.loss_fn), t.optimizer, sens=512.0)

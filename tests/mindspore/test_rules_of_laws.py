@@ -392,6 +392,7 @@ def test_hc235_what_a_hook_of_the_optimizer_does_to_a_weight(name: str, severity
     assert [(each.step, each.param, each.severity) for each in found] == [(AT, "down.weight", severity)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("since", "told"), [(AT, [("HC232", AT)]), (0, [])])
 def test_hc232_a_step_that_stops_to_repeat_itself(since: int, told: list[tuple[str, int]], tmp_path: Path) -> None:
     job, steps = Job(), []

@@ -67,6 +67,7 @@ AGAIN: dict[str, tuple[Callable[[Net], Net], str]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", first_of_each(AGAIN, lambda name: AGAIN[name][1]))
 def test_hc265_a_tie_that_is_not_made_again(name: str, tmp_path: Path) -> None:
     again, severity = AGAIN[name]

@@ -83,6 +83,7 @@ def test_hc242_a_model_that_sees_the_next_token(tmp_path, kind):
     assert "HC241" not in found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "told"), [("open", ["HC242"]), ("causal", [])])
 def test_hc242_where_tokens_and_labels_are_cut_out_of_one_argument(tmp_path, kind, told):
     net = Model(kind).set_train()

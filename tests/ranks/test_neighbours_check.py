@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 
+import pytest
 from launch import launch
 
 from hypocenter.record.reader import open_run
@@ -14,6 +15,7 @@ def bits(ended):
     return sorted(re.findall(r"rank \d bits -?\d+;", ended.stdout))  # ranks may write into the same line
 
 
+@pytest.mark.night
 def test_neighbours_agree_and_training_is_as_without_them(tmp_path):
     plain = launch(RANKS / "sdc_job.py", n=2)
     checked = launch(RANKS / "sdc_job.py", n=2, out=tmp_path / "run", config={"sdc_check": "every=1"})

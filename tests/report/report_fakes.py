@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +50,14 @@ class FakeRecording:
         return [look(self, self.ranks)]
 
     def record_table(self, rank: int) -> pa.Table:
-        return pa.Table.from_batches([steps_batch([record for r, record in self.step_records() if r == rank])])
+        return pa.Table.from_batches([steps_batch(self._records.get(rank, []))])
+
+    @cached_property
+    def _records(self) -> dict[int, list[StepRecord]]:
+        by_rank = defaultdict[int, list[StepRecord]](list)
+        for rank, record in self.step_records():
+            by_rank[rank].append(record)
+        return by_rank
 
 
 @dataclass

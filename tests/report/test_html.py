@@ -36,6 +36,7 @@ def data_of(page: str) -> dict:
     return json.loads(found[1])
 
 
+@pytest.mark.night
 def test_page_of_two_thousand_sites_and_a_thousand_steps_is_below_two_megabytes_and_complete() -> None:
     finding = replace(OVERFLOW, site="layers.50.part_3.out", step=990, rank=0, op=None)
 

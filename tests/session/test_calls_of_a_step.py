@@ -112,6 +112,7 @@ def test_a_watched_step_adds_no_more_calls_than_this(of_few: tuple[float, float]
     assert of_few[1] <= ALL
 
 
+@pytest.mark.night
 def test_a_parameter_more_is_no_call_more(of_few: tuple[float, float], tmp_path: Path) -> None:
     of_many = of_scales(600, tmp_path)
 

@@ -125,6 +125,7 @@ def test_an_audit_adds_no_more_calls_than_this(of_few: tuple[float, float]) -> N
     assert of_few[1] <= ALL
 
 
+@pytest.mark.night
 def test_a_parameter_more_is_few_calls_more(of_few: tuple[float, float], tmp_path: Path) -> None:
     of_many = added(900, tmp_path)
 

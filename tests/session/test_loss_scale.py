@@ -148,6 +148,7 @@ def test_warm_up_is_silent_and_called_so(tmp_path, init_log2):
     assert notes[0].why[0].startswith("warm-up")
 
 
+@pytest.mark.night
 def test_warm_up_without_replay_is_silent_too(tmp_path):
     with hypocenter.watch(out=tmp_path / "run", replay=False):
         train(40, init_scale=2.0**32)
@@ -181,6 +182,7 @@ def test_a_layer_that_outgrows_the_scale_is_named_with_op_and_line(tmp_path, cli
     assert any("finite at loss scale 1" in line for line in finding.why)
 
 
+@pytest.mark.night
 def test_the_culprit_does_not_depend_on_the_order_in_the_optimizer(tmp_path):
     def split(model):
         return [{"params": [p for p in model.parameters() if (p.dim() > 1) == wide]} for wide in (True, False)]
@@ -192,6 +194,7 @@ def test_the_culprit_does_not_depend_on_the_order_in_the_optimizer(tmp_path):
     assert any("backward first went wrong at middle" in line for line in finding.why)
 
 
+@pytest.mark.night
 def test_two_optimizers_of_one_scaler_have_falls_of_their_own(tmp_path):
     torch.manual_seed(0)
     left, right = Net(), Net()

@@ -116,6 +116,7 @@ def test_an_operation_is_named_with_its_line(n_micro, clip, tmp_path):
     assert any("0.005" in line for line in finding.why)
 
 
+@pytest.mark.night
 def test_an_operation_behind_a_jump_as_healthy_runs_make_is_no_proof(tmp_path):
     def cool(net, x, y):
         net.temperature = 0.2
@@ -186,6 +187,7 @@ def test_a_hard_sample_of_a_task_that_is_learned_accuses_nobody(error, severity,
     assert (finding.step, finding.cause, finding.samples, finding.severity) == (190, "bad-sample", (7,), severity)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("step", "severity"), [(10, "note"), (60, "warning")])
 def test_what_few_steps_were_known_of_is_no_warning(step, severity, tmp_path):
     torch.manual_seed(0)
@@ -222,6 +224,7 @@ def test_a_sample_is_named_where_the_loss_lays_the_batch_flat(tmp_path):
     assert (finding.step, finding.cause, finding.samples) == (AT, "bad-sample", (6,))
 
 
+@pytest.mark.night
 def test_a_sample_is_named_where_labels_number_the_rows(tmp_path):
     torch.manual_seed(0)
     model = nn.Linear(16, 8, bias=False)
@@ -420,6 +423,7 @@ def test_the_norm_of_this_rank_alone_is_looked_at_too(tmp_path, monkeypatch):
     assert own.take(1.0) is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("is_whole", "severity"), [(True, "warning"), (False, "note")])
 def test_a_mode_that_was_switched_is_named(is_whole, severity, tmp_path):
     torch.manual_seed(0)
@@ -461,6 +465,7 @@ def test_the_turn_of_a_loop_in_which_it_began_is_told(tmp_path):
     assert any("this 10 times" in line and "in turn 6," in line for line in finding.why)
 
 
+@pytest.mark.night
 def test_a_gradient_that_jumps_alone_is_looked_into(tmp_path):
     """Of a parameter that is so small a part of the whole that neither loss nor norm show it."""
 

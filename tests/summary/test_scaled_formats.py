@@ -141,6 +141,7 @@ def test_nothing_and_zeros():
         assert zeros(summarize(x), SCALED["nvfp4"], "forward").most == 0
 
 
+@pytest.mark.night
 @pytest.mark.skipif(not os.environ.get("TRITON_PYTHON"), reason="TRITON_PYTHON names no Python with torchao")
 def test_what_is_asked_of_torchao_is_asked_where_it_is_installed():
     own = [os.environ["TRITON_PYTHON"], "-m", "pytest", __file__, "-q", "-p", "no:cacheprovider", "-k", "torchao_does"]

@@ -133,6 +133,7 @@ def test_inductor_gives_the_same_bits_in_one_graph(mode: str, block, watch) -> N
     assert not COUNTERS["graph_break"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("in_place", [False, True])
 def test_readings_are_those_of_the_eager_model_without_breaks_or_recompiles(in_place: bool, watch, reducer) -> None:
     model, x = Model(), torch.randn(2, 6, 16)

@@ -69,6 +69,7 @@ def against(
     return compare_curves(logged(folder, "base", train(0)), logged(folder, "candidate", rows), noisy)
 
 
+@pytest.mark.night
 @pytest.mark.slow
 @pytest.mark.parametrize("order", [3, 4, 5, 6])
 def test_another_order_of_summation_is_within_the_noise(tmp_path: Path, order: int) -> None:

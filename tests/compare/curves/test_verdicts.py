@@ -39,6 +39,7 @@ def test_200_pairs_of_noise_are_never_called_departed(memory: float, batches: fl
     assert found.count("accepted") >= (180 if n_repeats and memory < 0.97 else 100)
 
 
+@pytest.mark.night
 def test_200_runs_on_other_batches_are_never_called_departed() -> None:
     runs = falling(400) + noise(20, 600, 400, 0.5, 0.05).reshape(200, 3, 400)
 

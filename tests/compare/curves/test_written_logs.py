@@ -112,6 +112,7 @@ def wandb_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return next(folder.rglob("*.wandb"))
 
 
+@pytest.mark.night
 def test_a_real_offline_run_is_read_without_wandb(wandb_file: Path) -> None:
     curve = read_curve(wandb_file)
 

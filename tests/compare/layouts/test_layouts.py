@@ -59,6 +59,12 @@ def test_a_right_layout_is_the_same_as_one_process(compared, layout):
     assert len(deep) > 0.9 * len(found.rows)
 
 
+def by_night(*case):
+    """Of bugs by whose kind a comparison does not differ, the day has another."""
+    return pytest.param(*case, marks=pytest.mark.night)
+
+
+@pytest.mark.night
 def test_stages_of_a_pipeline_are_the_same_as_one_process(compared):
     found = compared("pp", baseline=("accumulate=2",))
 
@@ -77,13 +83,13 @@ def test_two_layouts_are_the_same_as_each_other(recorded):
     [
         ("ddp", ("eps=1e-3",), (), "forward", "blocks.2.ln2", "out[0]"),  # H1
         ("tp", ("interleaved=1",), (), "forward", "blocks.2.attn", "in[0]"),  # H2
-        ("fsdp", ("tanh=1",), (), "forward", "blocks.2.mlp.act", "out[0]"),  # H5
+        by_night("fsdp", ("tanh=1",), (), "forward", "blocks.2.mlp.act", "out[0]"),  # H5
         ("tp", ("head_std=0.003",), (), "param", "head.weight", "value"),  # H9
-        ("fsdp-tp", ("no_bias=1",), (), "forward", "blocks.1.attn.q", "out[0]"),  # H11
+        by_night("fsdp-tp", ("no_bias=1",), (), "forward", "blocks.1.attn.q", "out[0]"),  # H11
         ("sp", ("not_reduced=1",), (), "grad", "blocks.0.ln1.weight", "grad"),  # G2
-        ("ddp", ("padding=1",), ("padding=1",), "loss", "", "value"),  # G6
+        by_night("ddp", ("padding=1",), ("padding=1",), "loss", "", "value"),  # G6
         ("ddp", ("accumulate=2", "only_first=1"), ("accumulate=2",), "grad", "emb.weight", "grad"),  # G8
-        ("tp", ("gate=1", "auxiliary_scale=2"), ("gate=1",), "backward", "blocks.3", "grad_out[0]"),  # G12
+        by_night("tp", ("gate=1", "auxiliary_scale=2"), ("gate=1",), "backward", "blocks.3", "grad_out[0]"),  # G12
         ("pp", ("local_index=1",), ("accumulate=2",), "forward", "blocks.2", "in[0]"),  # G16
     ],
     ids=["h1", "h2", "h5", "h9", "h11", "g2", "g6", "g8", "g12", "g16"],
@@ -111,6 +117,7 @@ def test_samples_in_another_order_are_said_and_not_blamed(compared):
     assert any("another order" in note for note in found.notes)
 
 
+@pytest.mark.night
 def test_batches_of_different_sizes_are_never_the_same(compared):
     found = compared("ddp", "uneven=1")
 

@@ -6,6 +6,7 @@ import cProfile
 import pstats
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from invented import Module, cards, network, norms, one_to_one, renamed, truths, word
@@ -160,6 +161,7 @@ def test_garbage_is_paired_one_to_one_or_not_at_all(ours, theirs):
     assert not [note for note in matching.notes if "failed" in note]
 
 
+@pytest.mark.night
 def test_a_thousand_renamed_modules_are_twice_the_work_of_half_as_many():
     def work(n_layers):
         numbers, profile = random.Random(1), cProfile.Profile()

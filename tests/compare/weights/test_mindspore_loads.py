@@ -35,6 +35,7 @@ def mindspore(*words: object) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
+@pytest.mark.night
 @pytest.mark.slow
 @pytest.mark.parametrize("piece", [1 << 20, 5])
 def test_mindspore_loads_every_format_and_shape_to_the_bit(tmp_path, piece):

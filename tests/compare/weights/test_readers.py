@@ -87,6 +87,7 @@ def test_a_sharded_checkpoint_of_transformers(tmp_path):
     assert found.settings == {"num_attention_heads": 4, "num_query_groups": 2, "head_dim": 8}
 
 
+@pytest.mark.night
 def test_a_distributed_checkpoint_of_two_ranks(tmp_path):
     ranks(2, "dcp_job.py", str(tmp_path))
 

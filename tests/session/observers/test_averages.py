@@ -134,6 +134,7 @@ def test_a_target_network_that_is_set_now_and_then_is_not_called_frozen(tmp_path
     assert [share(row) for row in totals(tmp_path / "run") if share(row)] == []
 
 
+@pytest.mark.night
 def test_writing_through_data_is_seen_once_something_moves(tmp_path):
     """`.data` leaves no version: what moves in the copy (a bias that starts at 0) shows that it is written."""
     with hypocenter.watch(out=str(tmp_path / "run")):

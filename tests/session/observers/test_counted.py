@@ -62,6 +62,7 @@ def test_a_count_that_a_short_format_stops(tmp_path: Path) -> None:
     assert found.actual == pytest.approx(1 - 512 / 1200)  # twos are added up to 512
 
 
+@pytest.mark.night
 @pytest.mark.slow
 def test_also_where_each_sum_is_a_new_tensor(tmp_path: Path) -> None:
     (found,) = told(of_new_tensors, tmp_path)

@@ -91,6 +91,7 @@ def test_what_is_meant_so(tmp_path: Path, freeze: Freeze, at: int) -> None:
     assert found == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("n_turn", [1, 5, 12])
 def test_networks_that_take_turns(tmp_path: Path, n_turn: int) -> None:
     """One is frozen while the other is trained, and both are in the mode of training."""
