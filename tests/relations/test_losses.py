@@ -291,6 +291,34 @@ def test_weights_sum_to_one_over_what_is_summed(name):
     assert [each.code for each in found] == ["HC256"] * is_wrong
 
 
+class Pooling(nn.Module):
+    """Places are shared out among as many clusters: DiffPool, whose last cluster layers have few nodes."""
+
+    def __init__(self, n, scores):
+        super().__init__()
+        self.before, self.to_clusters, self.head = nn.Linear(WIDTH, 8), nn.Linear(8, n), nn.Linear(8, CLASSES)
+        self.places, self.scores = nn.Parameter(torch.randn(n, 8)), scores
+
+    def forward(self, x):
+        x = self.before(x).relu()
+        return self.head((self.scores(self, x).softmax(-1).mT @ x).mean(1))
+
+
+SHARES = {
+    "by a layer": lambda m, x: m.to_clusters(x),
+    "over neighbours": lambda m, x: torch.rand(7, 7) @ m.to_clusters(x) / 2,
+    "by likeness to what is learned": lambda m, x: x @ m.places.mT,
+    "by likeness to each other's": lambda m, x: (m.places @ x.mT).mT,
+}
+
+
+@pytest.mark.parametrize("name", SHARES)
+def test_as_many_clusters_as_places_are_no_places(name):
+    x, y = torch.randn(N, 7, WIDTH), torch.randint(0, CLASSES, (N,))
+
+    assert not check_relations(Pooling(7, SHARES[name]), x, loss=functional.cross_entropy, labels=y).losses
+
+
 def padded(counts=True, on_the_left=False, lengths=(9, 5, 7)):
     """Tokens, mask and labels, of which those of padding count or not."""
     ids, place = torch.randint(3, 30, (len(lengths), 9)), torch.arange(9)

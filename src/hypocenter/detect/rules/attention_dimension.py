@@ -7,7 +7,8 @@ What it means
 How it is decided
     In a replay of a healthy micro-batch, results of `softmax` are followed through casts, dropout and views to the
     product that they are in. Only square weights count: points that are shared out among clusters or capsules are
-    summed over the other dimension by design.
+    summed over the other dimension by design, and where a dimension is followed back to one of a parameter, there are
+    no places along it, but clusters or slots.
 
 What to do
     Take the softmax over the dimension that the product sums over: of `weights @ values` the last.
