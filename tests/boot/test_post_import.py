@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from hypocenter.boot.post_import import PostImportFinder
+from hypocenter.post_import_finder import PostImportFinder
 
 SPAWN = """
 import multiprocessing

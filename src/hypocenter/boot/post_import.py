@@ -9,14 +9,16 @@ program.
 # pathlib would cost every process of the job 5 ms
 from __future__ import annotations
 
-import _thread
 import os
 import sys
-from _frozen_importlib_external import PathFinder  # what importlib.machinery re-exports, without its 3 ms
+from _frozen_importlib_external import (
+    PathFinder,
+    SourceFileLoader,
+)  # what importlib.machinery re-exports, without its 3 ms
 
 TYPE_CHECKING = False  # importing typing would cost every process of the job 4 ms
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from importlib.machinery import ModuleSpec
     from types import ModuleType
     from typing import Any
@@ -44,7 +46,7 @@ def _arm_for(framework: str) -> None:
     if framework in sys.modules:
         started()
     else:
-        sys.meta_path.insert(0, PostImportFinder(framework, started))
+        sys.meta_path.insert(0, _finder_class()(framework, started, _warn))
 
 
 def _seed_at_imports(options: str) -> None:
@@ -68,62 +70,19 @@ def _seed_at_imports(options: str) -> None:
         if name in sys.modules:
             seeded()
         else:
-            sys.meta_path.insert(0, PostImportFinder(name, seeded))
+            sys.meta_path.insert(0, _finder_class()(name, seeded, _warn))
 
 
-class PostImportFinder:
-    """Meta path finder that lets the others find `name`, and calls `then` once after its module has been executed.
+def _finder_class() -> Any:
+    """Return `hypocenter.post_import_finder.PostImportFinder`, without importing the package."""
+    if not _loaded:
+        path = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "post_import_finder.py")
+        _loaded.append(type(sys)("_hypocenter_post_import_finder"))
+        SourceFileLoader(_loaded[0].__name__, path).exec_module(_loaded[0])
+    return _loaded[0].PostImportFinder
 
-    The loader stays the one that was found, with `exec_module` overridden on the instance until it has run: what looks
-    at `__spec__` or `__loader__` (find_spec, reload, inspect, importlib.resources) sees what it would have seen.
-    """
 
-    def __init__(self, name: str, then: Callable[[], None]) -> None:
-        self._name, self._then = name, then
-        self._asking: set[int] = set()  # threads inside find_spec: another tool's finder may ask us back
-        self._once = _thread.allocate_lock()
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Return the spec that the other finders give for `name`, its loader armed; None for every other module."""
-        if fullname != self._name or _thread.get_ident() in self._asking:
-            return None
-        self._asking.add(_thread.get_ident())
-        try:
-            spec = self._ask_others(fullname, path, target)
-        finally:
-            self._asking.discard(_thread.get_ident())
-        if spec is not None and hasattr(spec.loader, "exec_module"):
-            self._arm(spec.loader)
-        return spec
-
-    def _ask_others(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None) -> ModuleSpec | None:
-        for finder in list(sys.meta_path):
-            ask = None if finder is self else getattr(finder, "find_spec", None)
-            spec = ask(fullname, path, target) if ask else None
-            if spec is not None:
-                return spec
-        return None
-
-    def _arm(self, loader: Any) -> None:
-        original = loader.exec_module
-
-        def exec_module(module: ModuleType) -> None:
-            original(module)
-            _disarm(loader)
-            self._executed()
-
-        try:
-            loader.exec_module = exec_module
-        except AttributeError:  # a loader with slots: leave it alone rather than stand in for it
-            _warn(f"{self._name} is loaded by {type(loader).__name__}, which cannot be followed")
-
-    def _executed(self) -> None:
-        if self._once.acquire(blocking=False):  # never released: two copies of the spec still start one session
-            if self in sys.meta_path:
-                sys.meta_path.remove(self)
-            self._then()
+_loaded: list[Any] = []
 
 
 class OwnPackageFinder:
@@ -157,13 +116,6 @@ def start(framework: str = "torch") -> None:
         )
     except Exception as error:
         _warn(f"{type(error).__name__}: {error}")
-
-
-def _disarm(loader: Any) -> None:
-    try:
-        del loader.exec_module
-    except AttributeError:
-        return
 
 
 def _note_reached() -> None:

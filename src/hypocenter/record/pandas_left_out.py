@@ -1,33 +1,49 @@
-"""Keep pyarrow from importing pandas: 0.3 s of each reading process, for values that are never of pandas."""
+"""Keep pyarrow from importing pandas: a second of each process, and 50 MB, for values that are never of pandas."""
 
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Sequence
 from importlib.abc import MetaPathFinder
 from types import ModuleType
 
+from hypocenter.post_import_finder import PostImportFinder
+
 
 class _NotThere(MetaPathFinder):
-    """Finds no pandas."""
+    """Finds no pandas for the thread that made this."""
+
+    def __init__(self) -> None:
+        self._thread = threading.get_ident()
 
     def find_spec(self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None) -> None:
-        if fullname == "pandas":
+        if fullname == "pandas" and threading.get_ident() == self._thread:
             raise ModuleNotFoundError("pandas is left out", name="pandas")
 
 
 def leave_pandas_out() -> None:
-    """Let pyarrow look for pandas now, once and for all of this process, and find none.
+    """Let pyarrow look for pandas now, and find none; it looks again once something else has imported pandas.
 
-    Only for processes that are ours: afterwards `to_pandas` raises ImportError. Pandas itself can still be imported.
+    The program that this process is of can use both, together and in whatever order it imports them.
     """
-    if "pandas" in sys.modules:
+    import pyarrow as pa
+
+    if "pandas" in sys.modules or not hasattr(pa.lib, "_pandas_api"):
         return
     finder = _NotThere()
     sys.meta_path.insert(0, finder)
     try:
-        import pyarrow as pa
-
         pa.array([0])
     finally:
         sys.meta_path.remove(finder)
+    sys.meta_path.insert(0, PostImportFinder("pandas", _look_again))
+
+
+def _look_again() -> None:
+    from pyarrow.lib import _pandas_api
+
+    try:
+        _ = _pandas_api.version  # of what has looked already, the only thing that looks once more
+    except Exception:  # a pandas that pyarrow cannot use: said when it is asked to
+        return

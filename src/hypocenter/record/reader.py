@@ -28,6 +28,7 @@ from hypocenter.record.elsewhere import brought
 from hypocenter.record.facts_file import Facts, read_facts
 from hypocenter.record.gather import EVERYTHING, Mask, Want, nothing
 from hypocenter.record.layout import EVIDENCE_FILE, rank_directories, sealed_path
+from hypocenter.record.pandas_left_out import leave_pandas_out
 from hypocenter.record.parts import WINDOWS, parts_of
 from hypocenter.record.place_file import read_place
 from hypocenter.record.rank_files import SCHEMAS, Knowledge, RankRows, StepStream, files_of_one, read_rank, spans_of
@@ -63,6 +64,7 @@ def open_run(path: Path | str, on: str = "") -> RecordedRun:
         CorruptRecordingError: it was written by a newer Hypocenter.
         ConfigError: nothing is known by the name `on`.
     """
+    leave_pandas_out()
     workers = workers_of(on)
     directory = brought(address_of(path)) if is_address(path) else Path(path)
     try:

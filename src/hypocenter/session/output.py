@@ -23,6 +23,7 @@ from hypocenter.record.catalogue import Sinks, SinkStart, load_sinks
 from hypocenter.record.keeper import Keep
 from hypocenter.record.layout import RUN_FILE, rank_directory
 from hypocenter.record.norm_rows import NormRows
+from hypocenter.record.pandas_left_out import leave_pandas_out
 from hypocenter.record.run_file import finish_run, start_run
 from hypocenter.record.shipping import Freight, Shipper
 from hypocenter.record.step_numbers import is_bad
@@ -105,6 +106,7 @@ class Output:
             self._ship.close(SHIP_S)
 
     def _opened(self) -> tuple[Writer, Sinks]:
+        leave_pandas_out()
         rank, world_size = self._rank()
         versions = {"hypocenter": __version__, **self._versions}
         start_run(self._directory, self._command, asdict(self._config), world_size, versions, self._imposed)

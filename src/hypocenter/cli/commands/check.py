@@ -17,7 +17,6 @@ from hypocenter.errors import HypocenterError
 from hypocenter.json_answer import to_json
 from hypocenter.nouns import Diagnosis, Severity
 from hypocenter.record.layout import DIAGNOSIS_FILE, DUMP_FOLDER
-from hypocenter.record.pandas_left_out import leave_pandas_out
 from hypocenter.record.reader import open_run
 from hypocenter.record.whole_file import write_whole
 from hypocenter.record.whole_run import newest_run
@@ -46,7 +45,6 @@ def command(run: Path | None, format_name: str, fail_on: str, on: str, notes: bo
     Writes RUN/diagnosis.json. Exit code: 0 nothing at or above --fail-on, 1 findings, 4 nothing to read, 5 cannot tell.
     """
     started = time.perf_counter()
-    leave_pandas_out()
     if run is None:
         run = newest_run()
         write(sys.stderr, f"checking {run}, the newest run\n")
