@@ -1,6 +1,6 @@
 """Training that sends values around: `collectives_job.py OP FAULT RANK`; the fault is at step 2, the steps are 0 to 3.
 
-OP: all_reduce, async, reduce_scatter, all_gather, broadcast, all_to_all, p2p, dtensor, fsdp2, ddp, half.
+OP: all_reduce, async, reduce_scatter, all_gather, broadcast, all_to_all, p2p, turned, dtensor, fsdp2, ddp, half.
 FAULT: none; below torch.distributed's functions, in the process group: drop (the result is the own input), wrong (an
 element of the result), bit (the lowest bit of one element), sent (an element that arrives), and big (no fault of the
 group: shares that fit into float16, and whose sum does not).
@@ -136,6 +136,11 @@ def send_around(gradient):
         for work in dist.batch_isend_irecv(ops):
             work.wait()
         gradient = received
+    elif OP == "turned":  # as torch's own backward of an all-gather, over gloo
+        turned = gradient.t()
+        received = torch.empty_like(turned)
+        dist.scatter(received, [turned.contiguous()] * n if rank == 0 else None, 0)
+        gradient = received.t()
     elif OP == "dtensor":
         from torch.distributed.device_mesh import init_device_mesh
         from torch.distributed.tensor import DTensor, Partial

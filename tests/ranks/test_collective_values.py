@@ -49,6 +49,15 @@ def test_the_lowest_bit_on_one_of_three_ranks_is_seen(tmp_path: Path) -> None:
     assert "other bits" in finding["title"]
 
 
+def test_a_result_that_lies_otherwise_in_memory_is_said_to(tmp_path: Path) -> None:
+    """gloo copies memory, whatever its strides; torch 2.13 gives it what `empty_like` of a turned tensor makes."""
+    first, *_ = run(tmp_path, "turned", "none", 0).alarms
+
+    assert (first["code"], first["step"], first["op"]) == ("HC311", 0, "scatter")
+    assert "the same values, in another order" in first["why"][0]
+    assert "contiguous" in first["remedy"]["text"]
+
+
 def test_a_sum_that_overflows_is_not_a_fault_of_the_group(tmp_path: Path) -> None:
     (finding,) = run(tmp_path, "half", "big", 0).alarms
 

@@ -48,6 +48,10 @@ from hypocenter.nouns import Finding, Remedy
 CODE = "HC311"
 _ADVICE = "repeat the step on these ranks with another transport (NCCL_P2P_DISABLE, NCCL_ALGO, HCCL_ALGO); if it comes \
 again, replace the device or link; check that every handle is waited for"
+_IN_ORDER = (
+    "give it tensors that are contiguous, also as its result: torch.empty(shape), for empty_like of a tensor that \
+was turned keeps its strides, and gloo copies memory as it lies"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,6 +62,7 @@ class _Wrong:
     what: str
     name: str
     difference: Difference | None = None
+    is_in_other_order: bool = False  # it looks like the same values
 
 
 @group_rule("HC311", "comm", severity="error", reads=("comm", "local"), asked="rows")
@@ -118,8 +123,10 @@ def _odd_one(reduction: Reduction) -> list[_Wrong]:
 def _changed(copy: Copy) -> _Wrong | None:
     if copy.sent.digest is None or copy.arrived.digest is None or copy.sent.digest == copy.arrived.digest:
         return None
-    what = f"something else than rank {copy.sent.rank} has sent"
-    return _Wrong(value=copy.arrived, what=what, name=copy.of.name)
+    sent, arrived = copy.sent, copy.arrived
+    is_as_large = sent.absmax == arrived.absmax > 0 and math.isclose(sent.norm, arrived.norm, rel_tol=1e-5)
+    what = f"something else than rank {sent.rank} has sent"
+    return _Wrong(value=arrived, what=what, name=copy.of.name, is_in_other_order=is_as_large and sent.n > 1)
 
 
 def _of_ddp(panel: Panel) -> Iterator[Reduction]:
@@ -160,6 +167,8 @@ def _finding(panel: Panel, wrongs: Sequence[_Wrong]) -> Finding:
     if worst.difference is not None:
         d = worst.difference
         why.append(f"it is {d.actual:.3g} off (norm of the difference); rounding explains {d.allowed:.2g}")
+    if worst.is_in_other_order:
+        why.append("norm and largest magnitude are those of what was sent: the same values, in another order")
     if len(wrongs) > 1:
         why.append(f"{len(wrongs):,} results of this kind are wrong in this step")
     return Finding(
@@ -180,7 +189,11 @@ def _finding(panel: Panel, wrongs: Sequence[_Wrong]) -> Finding:
         actual=worst.difference.actual if worst.difference else None,
         why=tuple(why),
         confidence="proven" if worst.difference or "sent" in worst.what else "likely",
-        remedy=Remedy(action="check-collective", targets=tuple(f"rank {r}" for r in ranks), text=_ADVICE),
+        remedy=Remedy(
+            action="check-collective",
+            targets=tuple(f"rank {r}" for r in ranks),
+            text=_IN_ORDER if worst.is_in_other_order else _ADVICE,
+        ),
         count=len(wrongs),
     )
 
