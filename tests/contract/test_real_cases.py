@@ -62,6 +62,7 @@ ELSEWHERE = {
     "HC264": "session/observers/test_given.py::test_inputs_that_are_written_over_before_backward",
     "HC265": "session/observers/test_ties.py::test_a_tie_that_is_not_made_again",
     "HC266": "session/observers/test_hung_twice.py::test_what_hangs_twice_and_acts_twice",
+    "HC267": "relations/test_left_on.py::test_what_nobody_switches_off_is_told",
     "HC305": "ranks/test_replicas.py::test_other_faults",
     "HC306": "ranks/test_replicas.py::test_other_faults",
     "HC308": "ranks/test_laws_over_ranks.py::test_what_breaks_a_law_is_named",

@@ -49,7 +49,7 @@ def forecasts(run: Path) -> list[Finding]:
     return [f for f in diagnose(open_run(run)).findings if f.code == "HC205"]
 
 
-@pytest.mark.night  # forecasts of made series are tests/detect/test_forecast.py
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [0, 1])
 def test_the_overflow_lies_in_the_interval_said_long_before(tmp_path: Path, seed: int) -> None:
     truth = train(tmp_path / "run", "margin", seed)

@@ -14,6 +14,7 @@ from hypocenter.nouns import Source
 from hypocenter.relations.evaluation import EVALUATED, evaluation
 from hypocenter.relations.facts import CannotTell, Facts, facts_of
 from hypocenter.relations.heard import Call
+from hypocenter.relations.left_on import left_on
 from hypocenter.relations.losses import Found, OfLoss, look_at_loss
 from hypocenter.relations.parts import Places, Whole
 from hypocenter.relations.relation import Note, Relation, Trial, asked_in_runs, moved
@@ -127,6 +128,9 @@ def _look(subject: Subject, chosen: list[Relation], looked: Looked, *, with_loss
                 looked.held.append(each.name)
             else:
                 looked.broken.append(broken)
+    if with_losses and facts.evaluation is not None:
+        for wrong, module, source in left_on(facts.evaluation.dropped):
+            looked.losses.append(Found(code="HC267", wrong=wrong, module=subject.name(module) or "", source=source))
 
 
 def _ask(relation: Relation, subject: Subject, facts: Facts, notes: list[str]) -> Broken | None:

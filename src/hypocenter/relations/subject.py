@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,6 +15,7 @@ from torch.overrides import TorchFunctionMode
 
 from hypocenter import own_time
 from hypocenter.relations.heard import Call, Heard
+from hypocenter.relations.left_on import Dropping, dropping
 from hypocenter.replay.batch_rows import Rows
 from hypocenter.replay.engine import Replayer
 from hypocenter.replay.impossible import OutOfTime
@@ -377,6 +379,7 @@ class Held(TorchFunctionMode):
         has_own_statistics: one that has none was met, and left as it is.
         read: storages of tensors that an operation was given, beside questions about their shape.
         in_eight_bits: formats of float8 that something was cast to.
+        dropped: calls of functions by which the program would have dropped something.
     """
 
     def __init__(self, embedded: Sequence[tuple[Tensor, Tensor]] = ()) -> None:
@@ -385,6 +388,7 @@ class Held(TorchFunctionMode):
         self.has_batch_norm = self.has_own_statistics = False
         self.read: set[int] = set()
         self.in_eight_bits: set[torch.dtype] = set()
+        self.dropped: list[Dropping] = []
 
     def __torch_function__(self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = dict(kwargs or {})
@@ -392,6 +396,11 @@ class Held(TorchFunctionMode):
         if name not in _OF_SHAPE:
             given = (*args, *kwargs.values(), *(t for each in args if isinstance(each, (list, tuple)) for t in each))
             self.read |= {storage_of(each) for each in given if isinstance(each, Tensor)}
+        rate_at = _ATTENTION_RATE if name == _ATTENTION else _RATES.get(name)
+        if rate_at is not None:
+            rate = _given(args, kwargs, rate_at, "dropout_p" if name == _ATTENTION else "p")
+            dropped = dropping(func, args, kwargs, rate, sys._getframe(1))
+            self.dropped += [] if dropped is None else [dropped]
         if name in _RATES:
             args = _with(args, kwargs, _RATES[name], "p", 0.0)
         elif name == _ATTENTION:
