@@ -47,6 +47,14 @@ def frozen_norms(model: nn.Module, step: int) -> None:
                 module.eval()
 
 
+def only_dropout_on(model: nn.Module, step: int) -> None:
+    """As Monte-Carlo dropout leaves it, behind a body that is in evaluation mode on purpose."""
+    frozen_norms(model, AT)
+    if step >= AT:
+        model.eval()
+        model[2].train()
+
+
 def in_turns(model: nn.Module, step: int) -> None:
     model.train(step % 2 == 0)
 
@@ -76,12 +84,13 @@ def test_a_model_that_is_never_put_in_training_mode_is_a_note(tmp_path: Path) ->
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["put back", "frozen norms", "in turns", "nothing to switch"])
+@pytest.mark.parametrize("name", ["put back", "frozen norms", "only dropout on", "in turns", "nothing to switch"])
 def test_what_is_meant_so_is_not_told(name: str, tmp_path: Path) -> None:
     model = net(0.0, norm=False) if name == "nothing to switch" else net()
     before = {
         "put back": lambda model, step: evaluated(model, step, is_put_back=True),
         "frozen norms": frozen_norms,
+        "only dropout on": only_dropout_on,
         "in turns": in_turns,
         "nothing to switch": lambda model, step: evaluated(model, step, is_put_back=False),
     }[name]

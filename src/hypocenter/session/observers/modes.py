@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from hypocenter.session import modes
@@ -15,12 +15,17 @@ class Modes(modes.Modes[Context]):
     """Reads off the tape in which mode modules were called."""
 
     def called(self, update: Update) -> Sequence[tuple[Any, bool]]:
-        """Return the outermost modules of the last micro-batch, and whether each was in training mode."""
+        """Return the outermost modules of the last micro-batch, and whether each was in training mode.
+
+        So is a module in evaluation mode where one in it that asks for the mode is in training: the rest is not, on
+        purpose (a frozen backbone, dropout while evaluating).
+        """
         found: list[tuple[Any, bool]] = []
         for microbatch in update.microbatches[-1:]:
             for _, event in self.context.tape.slice(microbatch):
                 if event.training is not None and len(found) < MODULES:
-                    found.append((event.function, event.training))
+                    is_training = event.training or any(each.training for each in _modal(event.function))
+                    found.append((event.function, is_training))
         return found
 
     def n_modal(self, module: Any) -> int:
@@ -28,12 +33,16 @@ class Modes(modes.Modes[Context]):
         parameters = list(module.parameters())
         if parameters and not any(each.requires_grad for each in parameters):
             return 0  # it goes on to be called, and is not trained any more
-        return sum(
-            "training" in getattr(getattr(type(each).forward, "__code__", None), "co_names", ())
-            and getattr(each, "p", 1.0) != 0.0
-            for each in module.modules()
-        )
+        return sum(1 for _ in _modal(module))
 
     def name_of(self, module: Any) -> str:
         """Return the module's path; "" for the model itself, or outside of all models."""
         return self.context.names.module_name(module) or ""
+
+
+def _modal(module: Any) -> Iterator[Any]:
+    """Yield the modules in this one that act otherwise in training."""
+    for each in module.modules():
+        asked = getattr(getattr(type(each).forward, "__code__", None), "co_names", ())
+        if "training" in asked and getattr(each, "p", 1.0) != 0.0:
+            yield each
