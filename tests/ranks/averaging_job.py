@@ -49,7 +49,12 @@ def main():
     torch.manual_seed(0)
     model = Net()
     net = DistributedDataParallel(model) if BY == "ddp" else model
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    held = list(model.parameters())
+    if FAULT.startswith("shared-out"):
+        shared = held[:-1] if FAULT == "shared-out-in-part" else held
+        owned = [shared[2 * r : 2 * (r + 1)] for r in range(size)]
+        held = owned[rank]
+    optimizer = torch.optim.AdamW(held, lr=1e-2)
     batches = torch.Generator().manual_seed(rank)
     for step in range(STEPS):
         is_bad = step >= AT
@@ -59,7 +64,12 @@ def main():
             if FAULT == "by-tokens":
                 loss = loss * (0.2, 0.3, 0.5)[rank]
             loss.backward()
-        if BY == "ddp":
+            if FAULT == "after-each":
+                for parameter in model.parameters():
+                    dist.all_reduce(parameter.grad)
+        if FAULT == "after-each":
+            pass
+        elif BY == "ddp":
             if is_bad and FAULT == "double":
                 model.down.weight.grad.mul_(2)
         else:
@@ -69,7 +79,12 @@ def main():
         if rank == 0:
             print(f"step {step} loss {loss.item():.6f}", flush=True)
         optimizer.step()
-        optimizer.zero_grad()
+        if FAULT.startswith("shared-out"):
+            with torch.no_grad():
+                for owner, parts in enumerate(owned):
+                    for parameter in parts:
+                        dist.broadcast(parameter, owner)
+        model.zero_grad()
 
 
 main()

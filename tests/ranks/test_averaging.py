@@ -42,7 +42,14 @@ def test_it_is_found_at_the_next_audited_step(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("habit", "by"),
-    [("none", "hand"), ("none", "ddp"), ("clip", "ddp"), ("by-tokens", "hand"), ("scaled-embedding", "hand")],
+    [
+        ("none", "hand"),
+        ("none", "ddp"),
+        ("clip", "ddp"),
+        ("by-tokens", "hand"),
+        ("scaled-embedding", "hand"),
+        ("shared-out", "hand"),
+    ],
 )
 def test_a_healthy_job_is_left_alone(habit: str, by: str, tmp_path: Path) -> None:
     watched = launch(JOB, habit, by, n=3, out=tmp_path / "run", config={"audit": "every=1"})
@@ -51,6 +58,21 @@ def test_a_healthy_job_is_left_alone(habit: str, by: str, tmp_path: Path) -> Non
     assert "could not be audited" not in watched.stderr
     assert watched.stdout == launch(JOB, habit, by, n=3).stdout
     assert "step 13" in watched.stdout
+
+
+def test_micro_batches_that_are_reduced_with_those_before_are_told_with_their_weights(tmp_path: Path) -> None:
+    (found,) = launch(JOB, "after-each", "hand", n=3, out=tmp_path / "run").alarms
+
+    assert (found["code"], found["step"], found["cause"]) == ("HC308", 0, "program-error")
+    assert found["title"] == "micro-batches of a step count 3 : 1 in the gradients"
+    assert "as many as there are ranks" in found["why"][2]
+
+
+def test_what_no_rank_updates_is_told_where_others_are_shared_out(tmp_path: Path) -> None:
+    (found,) = launch(JOB, "shared-out-in-part", "hand", n=3, out=tmp_path / "run").alarms
+
+    assert (found["code"], found["step"], found["site"]) == ("HC308", 0, "down.bias")
+    assert found["title"] == "down.bias: in the optimizer of no rank"
 
 
 @pytest.mark.slow

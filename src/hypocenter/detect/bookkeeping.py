@@ -48,7 +48,7 @@ _BY_PORT = pa.array([
     update_rows.MOMENT_RATIO, update_rows.MOMENTS_WRONG, update_rows.EMA_LOST, update_rows.ACCUMULATED,
     update_rows.ADDITION_LOST, update_rows.HYPER, update_rows.HYPER_ROUNDED, update_rows.HEAD_GAP, replica_rows.PARAM,
     law_rows.BALANCED, law_rows.CHANGED, law_rows.UNBALANCED, law_rows.NOT_CONSUMED, law_rows.NO_GRADIENT,
-    law_rows.NOT_STEPPED, law_rows.MADE, law_rows.USED, law_rows.USED_TWICE, law_rows.NOT_USED,
+    law_rows.NOT_STEPPED, law_rows.MADE, law_rows.PART, law_rows.USED, law_rows.USED_TWICE, law_rows.NOT_USED,
     law_rows.THROWN_AWAY, law_rows.UNWRITTEN, law_rows.NOT_BY_RULE, law_rows.OVERLAPS, law_rows.IN_EVALUATION,
     law_rows.CLIPPED_IN_VAIN, law_rows.STATE_LOST, law_rows.CLIPPED_IN_PART, law_rows.INEXACT, law_rows.WRAPPED,
     law_rows.CONSTANT, law_rows.OF_ANOTHER, law_rows.NEVER_USED,

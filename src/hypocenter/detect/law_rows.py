@@ -107,6 +107,7 @@ Of jobs of several ranks, phase `grad`, on every rank:
                                           model computes over ranks, and all of them did it again
     site <parameter>, port `grad_used`    the same of what the optimizer is about to use, where this rank updates it;
                                           `call`, in both: the group of the optimizers that holds it, counted over all
+    site <parameter>, port `grad_part`    as `grad_made`, of one micro-batch of several: at the first audited steps
     site `labels`, port `grad_made`       so many labels (n) counted in the cross-entropies of this rank's step;
                                           sum: what all of them weigh in its losses, the loss scale taken out
 
@@ -201,7 +202,7 @@ BALANCED, CHANGED, UNBALANCED = "balanced", "changed", "unbalanced"
 CUT_OFF, NEVER, CONSTANT = "cut_off", "never", "constant"
 NEVER_USED = "never_used"
 NOT_CONSUMED, NO_GRADIENT, NOT_STEPPED = "not_consumed", "no_gradient", "not_stepped"
-MADE, USED = "grad_made", "grad_used"
+MADE, PART, USED = "grad_made", "grad_part", "grad_used"
 LABELS, TOGETHER = "labels", "together"
 UNWRITTEN = "unwritten"
 NOT_REPEATED = "not_repeated"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from hypocenter.detect.law_rows import LABELS, MADE, SKETCH, TOGETHER, USED
+from hypocenter.detect.law_rows import LABELS, MADE, PART, SKETCH, TOGETHER, USED
 from hypocenter.detect.panel import Panel
 from hypocenter.detect.replica_columns import codes
 
@@ -30,6 +30,7 @@ class LawSketches:
 
     made: dict[int, _Vector] = field(default_factory=dict)
     used: dict[int, _Vector] = field(default_factory=dict)
+    parts: dict[int, dict[int, _Vector]] = field(default_factory=dict)  # of `made`, by micro-batch, where known
     prints: dict[int, float] = field(default_factory=dict)
     is_together: bool = False  # the model computes over ranks
     hook: str = ""  # function of the program that reduces it in DDP's place
@@ -46,20 +47,24 @@ def law_sketches(panel: Panel) -> Mapping[str, LawSketches]:
 
 def _law_sketches(panel: Panel) -> dict[str, LawSketches]:
     found: dict[str, LawSketches] = {}
-    for port in (MADE, USED):
+    for port in (MADE, PART, USED):
         table = panel.where(port=port)
         if not table.num_rows:
             continue
         site, names = codes(table, "site")
         by_site = np.argsort(site, kind="stable").tolist()
         ends = np.cumsum(np.bincount(site)).tolist()
-        ranks, printed = (table[name].to_pylist() for name in ("rank", "sum"))
+        ranks, printed, numbers = (table[name].to_pylist() for name in ("rank", "sum", "microbatch"))
         vectors = _sketches(table["sketch"])
         for name, start, end in zip(names, [0, *ends[:-1]], ends, strict=True):
             if name == LABELS:
                 continue
             each = found.setdefault(name, LawSketches())
             rows = [at for at in by_site[start:end] if vectors[at] is not None]
+            if port == PART:
+                for at in rows:
+                    each.parts.setdefault(numbers[at], {})[ranks[at]] = vectors[at]
+                continue
             (each.made if port == MADE else each.used).update({ranks[at]: vectors[at] for at in rows})
             if port == MADE:
                 each.prints.update({ranks[at]: printed[at] for at in rows})
@@ -130,3 +135,23 @@ def weights_of_ranks(looked: Mapping[str, LawSketches], ranks: Sequence[int]) ->
         of_fits, _, rank, _ = np.linalg.lstsq(matrices[fits].reshape(-1, len(ranks)), targets[fits].reshape(-1))
         solved = of_fits if rank == len(ranks) else solved
     return [float(w) for w in solved] if is_made else []
+
+
+def weights_of_microbatches(looked: Mapping[str, LawSketches]) -> list[float]:
+    """The weight of each micro-batch of a step, added up over ranks, in what is used; none where that is not made so.
+
+    One equation for each number of a sketch; each parameter weighs the same, whatever its size.
+    """
+    n = max((number for each in looked.values() for number in each.parts), default=-1) + 1
+    pairs: list[tuple[_Vector, _Vector]] = []
+    for each in looked.values():
+        nothing = np.zeros(SKETCH)
+        made = np.stack([sum(each.parts.get(number, {}).values(), nothing) for number in range(n)] or [nothing], axis=1)
+        different = {used.tobytes(): used for used in each.used.values()}.values()  # replicas use the same
+        pairs += [(made / size, used / size) for used in different if (size := float(np.linalg.norm(used)))]
+    if n < 2 or SKETCH * len(pairs) <= 2 * n:
+        return []
+    matrices, targets = (np.stack(column) for column in zip(*pairs, strict=True))
+    solved, _, rank, _ = np.linalg.lstsq(matrices.reshape(-1, n), targets.reshape(-1))
+    rests = np.linalg.norm(matrices @ solved - targets, axis=1)
+    return [float(w) for w in solved] if rank == n and (rests <= TOLERANCE).all() else []

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from hypocenter.detect.group_engine import GroupReads
+from hypocenter.detect.law_rows import MADE, PART, USED
 from hypocenter.detect.panel import JobHistory, Panel
 from hypocenter.diagnose.records import Records
 from hypocenter.diagnose.rows_by_step import RowsByStep
@@ -93,7 +94,7 @@ def of_ranks(table: Any, reads: Collection[GroupReads]) -> Any:
         "scalar": lambda: pc.and_(pc.equal(table["port"], arrow("value")), pc.equal(table["n"], arrow(1))),
         "misuse": lambda: pc.starts_with(table["site"], "misuse."),
         "sdc": lambda: pc.equal(table["site"], arrow("sdc")),
-        "law": lambda: pc.or_(pc.equal(table["port"], arrow("grad_made")), pc.equal(table["port"], arrow("grad_used"))),
+        "law": lambda: pc.is_in(table["port"], value_set=pa.array([MADE, PART, USED])),
     }
     found = reduce(pc.or_, (columns[word]() for word in reads))
     return pc.is_valid(table["step"]) if (pc.sum(found).as_py() or 0) > _NEARLY_ALL * len(found) else found

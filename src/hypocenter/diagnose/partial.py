@@ -20,7 +20,7 @@ from hypocenter.detect.columns import Bools, Columns, mask_of
 from hypocenter.detect.engine import Engine
 from hypocenter.detect.group_engine import group_rules
 from hypocenter.detect.job_sketch import JobSketch, RankSketch
-from hypocenter.detect.law_rows import MADE, USED
+from hypocenter.detect.law_rows import MADE, PART, USED
 from hypocenter.detect.law_sketches import N_RANKS_AT_MOST
 from hypocenter.detect.local_rows import REDUCED
 from hypocenter.detect.own_laws import OwnLaw
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 MANY_RANKS = 16  # from here on rows that tell nothing new are left out
 FEW_BAD = 4  # gradients that are not finite, of one step of one rank: a rule needs to know whether it is only one
 ROWS_OF_TABLE = 50_000
-_LAW_PORTS = (MADE, USED)
+_LAW_PORTS = (MADE, PART, USED)
 
 
 @dataclass(slots=True, kw_only=True)

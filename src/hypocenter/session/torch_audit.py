@@ -51,6 +51,7 @@ from hypocenter.tap.tape import Microbatch
 from hypocenter.tap.unwritten import UnwrittenRead, find_read
 
 TOGETHER = 1 << 15  # elements of small gradients: so many fit into a cache
+PARTED, MICROBATCHES = 4, 8  # audited steps at which each of so many micro-batches has a sketch of its own
 MOST_BY_NUMBERS = 4  # steps: a program that does not repeat itself is asked no more
 _NUMBERS = 0.0, 1.0  # that fresh memory is filled with where a NaN in it is undone
 _NEEDS_GRAD = operator.attrgetter("requires_grad")
@@ -68,7 +69,7 @@ class Audit(audit.Audit[Context]):
         self._looks_at_memory = True  # until some was found to be read unwritten
         self._has_read_unwritten = False  # this step, it seems
         self._is_memory_due = schedule.parse("doubling")
-        self._n_by_numbers = 0
+        self._n_by_numbers = self._n_parted = 0
 
     def before_clip(self, parameters: Sequence[Tensor], max_norm: float) -> None:
         """What comes may be brought to a norm."""
@@ -378,7 +379,15 @@ class Audit(audit.Audit[Context]):
     def _sketch(self, update: Update, how: str = "") -> None:
         """This rank's side of the law. `how` says whether other ranks had to take part."""
         named = self._trained_here(update)
-        sums = self._replayed(update, named, lambda *_: None, looks=not how)
+        parts: list[list[Tensor | None]] = []
+        is_parted = self._n_parted < PARTED and 1 < len(update.microbatches) <= MICROBATCHES
+
+        def each(values: Sequence[Tensor | None]) -> None:
+            if is_parted:
+                parts.append([None if value is None else _sketch(value) for value in values])
+
+        sums = self._replayed(update, named, each, looks=not how)
+        self._n_parted += is_parted
         used = {id(p): local(grad) for p, grad in update.gradients}
         scaled = update.scaled
         scale = (scaled.state.scale or 1.0) if scaled is not None and scaled.is_unscaled else 1.0
@@ -390,20 +399,26 @@ class Audit(audit.Audit[Context]):
         for p, total in zip(named, sums, strict=True):
             nothing = torch.zeros_like(total) if total is not None and id(p) in own else None
             pairs.append((p, law.USED, used.get(id(p), nothing)))
-        held = [(p, port, values) for p, port, values in pairs if values is not None]
-        numbers = _to_host([torch.cat([_sketch(values), _print(p)]) for p, _, values in held])
+        held = [(p, port, 0, _sketch(values)) for p, port, values in pairs if values is not None]
+        held += [
+            (p, law.PART, number, sketch / scale)
+            for number, sketches in enumerate(parts)
+            for p, sketch in zip(named, sketches, strict=True)
+            if sketch is not None
+        ]
+        numbers = _to_host([torch.cat([sketch, _print(p)]) for p, *_, sketch in held])
         order = self.context.clock.next_order
         hooks = hooks_of(self.context.names.roots())
         groups = [group["params"] for each in self.context.optimizers() for group in each.param_groups]
         group_of = {id(p): number for number, group in enumerate(groups) for p in group}
         self.rows += [
             Reading(
-                step=update.step, microbatch=0, phase="grad", site=self.context.label(p), port=port, order=order(),
+                step=update.step, microbatch=number, phase="grad", site=self.context.label(p), port=port, order=order(),
                 op=hooks.get(id(p), ""), module=how, call=group_of.get(id(p), 0),
                 dtype=str(p.dtype).removeprefix("torch."), shape=tuple(p.shape),
                 summary=Summary(n=p.numel(), sum=found[-1], sketch=tuple(found[:-1])),
             )
-            for (p, port, _), found in zip(held, numbers, strict=True)
+            for (p, port, number, _), found in zip(held, numbers, strict=True)
         ]  # fmt: skip
 
 

@@ -13,7 +13,9 @@ How it is decided
     parameters of a rank (parts of a layer, shards that the replay itself reduces). Which of them, the job shows: it
     counts where it was so at two audited steps before, or where one rank has no weight at all at four. Gradients that
     hold those of the step before, all of them and with the same weight, count from the first step on, when seen twice.
-    So do, at two, gradients to which another rank has added that of another parameter, as it had none for this one,
+    So do, at two, sums in which the micro-batches of a step have weights of their own, the same each time, and a
+    replicated parameter that the optimizer of no rank holds, where the others are shared out among them. So do, at two,
+    gradients to which another rank has added that of another parameter, as it had none for this one,
     where both ranks hold both. So does, at three, a parameter that began with the same values on all ranks and is each
     rank's own while others are sums, where the model computes on each rank alone and no wrapper tells what is reduced;
     and so do, at three, sums that were divided by the number of ranks for some parameters and not for others.
@@ -49,6 +51,7 @@ from hypocenter.detect.law_sketches import (
     LawSketches,
     is_replica,
     law_sketches,
+    weights_of_microbatches,
     weights_of_ranks,
 )
 from hypocenter.detect.own_laws import common_factors
@@ -95,6 +98,8 @@ class _Habits:
     strangers: dict[str, list[tuple[int, int, str, int]]] = field(
         default_factory=dict
     )  # by parameter: step, rank, and the other parameter and rank whose gradient was added to its own
+    shares: list[tuple[int, _Vector]] = field(default_factory=list)  # step, weights of its micro-batches by the last
+    nobodys: dict[str, list[int]] = field(default_factory=dict)  # by parameter: steps at which no rank has updated it
     is_told: set[str] = field(default_factory=set)
 
 
@@ -130,6 +135,7 @@ def _judged(
         for name, each in parameters.items()
         if name in habits.replicas and each.used
     }
+    yield from _nobodys(step, habits, parameters, ranks)
     if looked and len(ranks) <= N_RANKS_AT_MOST:
         yield from _sums(step, habits, looked, ranks)
     habits.are_sums = habits.are_sums or habits.n_sums >= STAYS
@@ -152,6 +158,7 @@ def _sums(step: int, habits: _Habits, looked: Mapping[str, LawSketches], ranks: 
         return  # two ranks gave the same
     usual = statistics.median(weights) if weights else 0.0
     if usual <= 0:
+        yield from _microbatches(step, habits, looked, len(ranks))
         sums = _Pairs.of_sum(looked)
         yield from _none(step, habits, -1, lambda: sums.are_of_before(step, habits)[0], is_habit=habits.n_sums >= STAYS)
         habits.n_sums = 0
@@ -162,6 +169,51 @@ def _sums(step: int, habits: _Habits, looked: Mapping[str, LawSketches], ranks: 
     if not off:
         yield from _single_ones(step, habits, looked, ranks, usual)
         yield from _factor(step, habits, -1, usual * len(ranks))
+
+
+def _microbatches(step: int, habits: _Habits, looked: Mapping[str, LawSketches], n_ranks: int) -> Iterator[Finding]:
+    """Report micro-batches of a step that have other weights than each other in the sum over ranks."""
+    weights = weights_of_microbatches(looked)
+    if habits.is_told or not weights or not weights[-1]:
+        return
+    shares = np.array(weights) / weights[-1]
+    alike = [at for at, other in habits.shares if other.shape == shares.shape and _is_near(other, shares)]
+    habits.shares.append((step, shares))
+    if len(alike) + 1 < STAYS or _is_near(shares, np.ones(len(shares))):
+        return
+    habits.is_told.add(_ALL)
+    why = ["done again, the micro-batches of all ranks add up to what is used only with these weights",
+           f"so it is at steps {alike[0]} and {step}"]  # fmt: skip
+    if _is_near(shares[:-1], n_ranks * shares[1:]):
+        why.append(f"each counts {n_ranks} times the next, as many as there are ranks: what had been added up over "
+                   "ranks is added up again after the next micro-batch")  # fmt: skip
+    title = f"micro-batches of a step count {' : '.join(f'{share:.3g}' for share in shares)} in the gradients"
+    yield _finding(alike[0], 0, "", title, float(shares[0]), why)
+
+
+def _nobodys(
+    step: int, habits: _Habits, parameters: Mapping[str, LawSketches], ranks: Sequence[int]
+) -> Iterator[Finding]:
+    """Report replicas that no rank updates, where other ones are shared out among the ranks' optimizers."""
+    given = {
+        name: each for name, each in parameters.items() if name in habits.replicas and len(each.made) == len(ranks)
+    }
+    n_shared = sum(0 < len(each.used) < len(ranks) for each in given.values())
+    found = [name for name, each in given.items() if not each.used and any(v.any() for v in each.made.values())]
+    for name in found if n_shared else ():
+        steps = habits.nobodys.setdefault(name, [])
+        steps.append(step)
+        if len(steps) < STAYS or name in habits.is_told:
+            continue
+        habits.is_told.update(found)
+        others = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        finding = _finding(
+            steps[0], 0, name, f"{name}{others}: in the optimizer of no rank", 0.0,
+            [f"{n_shared} parameters are shared out among the ranks' optimizers; this one gets a gradient on all ranks "
+             "and no rank updates it"],
+        )  # fmt: skip
+        # a rest that a division leaves out has fewer than there are ranks; more of them may be meant
+        yield finding if len(found) < len(ranks) else replace(finding, severity="note")
 
 
 def _own(step: int, habits: _Habits, parameters: Mapping[str, LawSketches]) -> Iterator[Finding]:
