@@ -253,6 +253,34 @@ def test_labels_that_are_what_was_there():
     assert not fill_in(masked, masked.masked_fill(~chosen, -100)).losses  # a separator that is asked for
 
 
+def masked_at_random(seed=0):
+    """Tokens as a collator masks them: of those that are asked for four of five, others are other ones or stay."""
+    generator = torch.Generator().manual_seed(seed)
+    text = torch.randint(4, 50, (8, 16), generator=generator)
+    chosen = torch.rand(text.shape, generator=generator) < 0.15
+    kind = torch.rand(text.shape, generator=generator)
+    ids = text.masked_fill(chosen & (kind < 0.8), MASK)
+    ids = torch.where(chosen & (kind > 0.9), torch.randint(4, 50, text.shape, generator=generator), ids)
+    return ids, text, chosen
+
+
+def test_masked_tokens_asked_of_a_model_that_says_the_next():
+    ids, text, chosen = masked_at_random()
+
+    with pytest.raises(RelationBroken, match="masked tokens one place before their mask"):
+        language(input_ids=ids, labels=text.masked_fill(~chosen, -100))
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_masked_tokens_that_are_asked_for_where_they_are(seed):
+    ids, text, chosen = masked_at_random(seed)
+
+    assert not fill_in(ids, text.masked_fill(~chosen, -100)).losses
+    assert not language(input_ids=ids, labels=text).losses  # noise in what is read
+    assert not language(input_ids=ids, labels=ids).losses  # a token that is often there
+    assert not language(input_ids=text, labels=text.masked_fill(~chosen, -100)).losses  # some are asked for
+
+
 class Mixing(nn.Module):
     """Places attend to places."""
 

@@ -274,6 +274,72 @@ def test_padding_that_matters(wrong, module):
     assert [(each.code, each.module) for each in raised.value.looked.broken] == [("HC243", module)]
 
 
+class Unmasked(nn.Module):
+    """Of padded texts, whose padding nobody has told; `finds`: it tells them from the token itself."""
+
+    def __init__(self, *, finds=False, is_recurrent=False, says=True):
+        super().__init__()
+        self.tokens, self.head = nn.Embedding(VOCAB, WIDTH, padding_idx=0 if says else None), nn.Linear(WIDTH, 3)
+        self.layer = nn.GRU(WIDTH, WIDTH, batch_first=True) if is_recurrent else Attention(
+            lambda length: torch.ones(length, length, dtype=torch.bool)
+        )  # fmt: skip
+        self.finds = finds
+
+    def of(self, ids, padding):
+        x = self.tokens(ids)
+        if isinstance(self.layer, nn.GRU):
+            return self.head(self.layer(x)[0][:, -1])
+        real = ~padding
+        x = self.layer(x, padding)
+        return self.head((x * real.unsqueeze(-1)).sum(1) / real.sum(1, keepdim=True))
+
+    def forward(self, ids, mask=None):
+        return self.of(ids, (ids == 0) if self.finds else torch.zeros_like(ids, dtype=torch.bool))
+
+
+class WithoutMask(Unmasked):
+    def forward(self, ids):
+        return super().forward(ids)
+
+
+def of_classes(model, ids):
+    return check_relations(model, ids, functional.cross_entropy, labels=torch.tensor([0, 1, 2, 1]))
+
+
+def test_padding_that_nobody_masks():
+    with pytest.raises(RelationBroken, match="made longer by 2") as raised:
+        of_classes(Unmasked(), padded()[0])
+    assert [each.code for each in raised.value.looked.broken] == ["HC243"]
+
+    with pytest.raises(RelationBroken, match="made longer by 2"):
+        of_classes(Unmasked(), padded()[0].flip(1))  # on the left
+
+
+def test_padding_that_a_model_tells_from_the_tokens():
+    assert "unmasked" in of_classes(Unmasked(finds=True), padded()[0]).held
+
+
+def test_padding_of_a_model_that_takes_no_mask_is_a_note():
+    looked = of_classes(WithoutMask(is_recurrent=True), padded()[0])
+
+    assert [each.exception for each in looked.broken] == ["the model takes no mask"]
+
+
+@pytest.mark.parametrize("ids", ["nobody says so", "of one length", "also within", "none"])
+def test_what_is_no_padding_is_left_alone(ids):
+    tokens, _ = padded()
+    tokens = {
+        "nobody says so": tokens,
+        "of one length": torch.cat([tokens[:, :3], torch.zeros_like(tokens[:, :2])], dim=1),
+        "also within": tokens.index_fill(1, torch.tensor([1]), 0),
+        "none": tokens + 1,
+    }[ids] % VOCAB
+
+    looked = of_classes(Unmasked(says=ids != "nobody says so"), tokens)
+
+    assert looked.not_asked["unmasked"] == "no tokens are known to be padded without a mask"
+
+
 def test_a_window_over_the_edge_of_padding_is_named_as_what_it_is():
     class Window(nn.Module):
         def __init__(self):

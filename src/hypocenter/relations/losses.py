@@ -85,7 +85,11 @@ def look_at_loss(subject: Subject, of_loss: OfLoss, facts: Facts | None) -> list
         crosswise = pairing.crosswise(subject, facts, called.pairs) or crossed(subject, facts, called.pairs)
         if crosswise is not None:
             all_found.append(found("HC252", crosswise[1], crosswise[0]))
-        late = pairing.asked_too_late(subject, facts) or pairing.asked_as_given(subject, facts)
+        late = (
+            pairing.asked_too_late(subject, facts)
+            or pairing.asked_as_given(subject, facts)
+            or pairing.asked_before_its_mask(subject, facts)
+        )
         if late is not None:
             all_found.append(found("HC252", late, None))
         padding = pairing.asked_of_padding(subject, facts)

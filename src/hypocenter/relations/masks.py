@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from hypocenter.relations.subject import Given, Subject
 
@@ -34,6 +35,22 @@ def padded_places(mask: Given, content: Tensor) -> Tensor | None:
         is_constant = bool((below == below[:1]).all())
         if is_constant or (is_named and "padding_mask" not in mask.name):
             return padded
+    return None
+
+
+def padding_token(module: nn.Module, tokens: Tensor) -> int | None:
+    """Return the token that pads these, [n, length], by what the model says of itself; None if none does.
+
+    It stands at one edge of samples only, and not as often in all of them.
+    """
+    if tokens.dtype not in (torch.int64, torch.int32):
+        return None
+    said = [getattr(getattr(module, "config", None), "pad_token_id", None)]
+    said += [each.padding_idx for each in module.modules() if isinstance(each, nn.Embedding)]
+    for token in dict.fromkeys(each for each in said if isinstance(each, int)):
+        padded = tokens == token
+        if len(padded.sum(1).unique()) > 1 and _is_at_an_edge(padded):
+            return token
     return None
 
 

@@ -16,6 +16,7 @@ from hypocenter.tap.names import unwrap
 
 _LEAST_ROWS = 3
 _FARTHEST = 3  # places
+_MASKED, _STRAY = 0.6, 0.05  # shares of masks: of 80 % of the places that are asked for, and of all others
 _LEAST_ASKED, _LEAST_TOKENS = 8, 3  # places with one token that is asked for there, and other tokens that are not
 
 
@@ -177,4 +178,35 @@ def asked_as_given(subject: Subject, facts: Facts) -> Wrong | None:
                 "place: labels were taken after, or from, what was masked",
                 remedy="clone the labels before tokens are masked",
             )
+    return None
+
+
+def asked_before_its_mask(subject: Subject, facts: Facts) -> Wrong | None:
+    """Return what is wrong if what is asked for is masked one place later in the input, and not where it is asked.
+
+    So it is where labels of masked tokens are given to a model that shifts its labels, to say the next token.
+    """
+    if facts.targets is None:
+        return None
+    for each in subject.of_model:
+        ids = each.tensor
+        if ids.dim() != 2 or ids.is_floating_point() or ids.numel() != facts.targets.numel() or ids.shape[1] < 2:
+            continue
+        asked = facts.targets.reshape(ids.shape)[:, :-1]
+        counts, here, later = asked >= 0, ids[:, :-1], ids[:, 1:]
+        if int(counts.sum()) < _LEAST_ASKED or int(counts.any(1).sum()) < _LEAST_ROWS:
+            continue
+        token = later[counts].mode().values
+        is_masked = later == token
+        share, elsewhere = is_masked[counts].double().mean(), is_masked[~counts].double().mean()
+        is_known = (asked[counts] == later[counts]).double().mean() > _MASKED / 2
+        if share < _MASKED or elsewhere > _STRAY or (here[counts] == token).double().mean() > share / 2 or is_known:
+            continue
+        return Wrong(
+            title="the loss asks for masked tokens one place before their mask",
+            why=f"one place after what it asks for {each.name} holds {int(token)} in {share:.0%} of cases, elsewhere "
+            f"in {elsewhere:.0%}: labels of masked tokens, of a model that says the next token",
+            remedy="give a model that says the next token labels that are its input (mlm=False), or let one that "
+            "fills in masks have these",
+        )
     return None

@@ -11,7 +11,7 @@ How it is decided
     With `--relations` the content under a mask of zeros and ones that covers beginnings or ends of samples is replaced
     in a replay; of tokens only what embeddings look up, for a model may tell padding from the tokens themselves. The
     first module that shows it is named. A convolution or a window that reaches over the edge of a sample is a note.
-    What the loss asks for is read from its gradient: places that count and are padding by the mask are told, but for
+    Where no mask is given, padding is made longer. What the loss asks for is read from its gradient: places that count and are padding by the mask are told, but for
     the first place behind a sample, or before it. Without a mask: a model of transformers that can generate is asked
     for its `pad_token_id` alone behind its `eos_token_id`, and nowhere else, twice and more in three samples and more
     that end at different places. A model that is given padding on the left and no positions is given those that its
@@ -54,8 +54,12 @@ def check(window: Window) -> Iterator[Finding]:
         action="give-positions",
         text="give the model position_ids=(attention_mask.cumsum(1) - 1).clamp(min=0), or pad on the right",
     )
+    given = Remedy(action="give-the-mask", text="give the model the mask that its tokenizer makes (attention_mask)")
     yield from broken(
         window, "HC243", title="what stands under a padding mask matters", cause="padding-leak", remedy=remedy,
-        others={"generation": ("text behind padding is trained at other positions than generate() uses", positions)},
+        others={
+            "generation": ("text behind padding is trained at other positions than generate() uses", positions),
+            "unmasked": ("padding that no mask covers matters", given),
+        },
     )  # fmt: skip
     yield from wrong(window, "HC243", cause="padding-leak")
