@@ -33,6 +33,7 @@ DRIFT = "misuse.schedule_drift"  # learning rate moved after skipped updates, as
 FROM_TWO_LINES = "misuse.schedule_from_two_lines"  # steps for each update, of two lines: `names`
 OF_ANOTHER = "misuse.schedule_of_another"  # updates of an optimizer with the same parameters, which is not its own
 PAST_END = "misuse.schedule_past_end"  # its length in steps, at the first after it that raises the learning rate
+HARDLY = "misuse.schedule_hardly"  # its length in steps, as many as the run had updates; `names`: steps that it made
 ANEW = "misuse.schedule_anew"  # updates that its optimizer had made before, when it began at 0
 STATE_ANEW = "misuse.state_anew"  # step at which a schedule went on, when the state of its optimizer began
 PER_MICROBATCH = "misuse.schedule_per_microbatch"  # times that it steps for each update, once a micro-batch

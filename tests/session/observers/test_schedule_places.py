@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import re
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+import transformers
 from torch import nn
 from torch.optim import lr_scheduler
 
@@ -24,6 +27,10 @@ N_STEPS = 12
 
 def adam(model: nn.Module, lr: float = 0.01) -> torch.optim.Optimizer:
     return torch.optim.Adam(model.parameters(), lr)
+
+
+def transformers_linear(optimizer: torch.optim.Optimizer, length: int) -> lr_scheduler.LRScheduler:
+    return transformers.get_linear_schedule_with_warmup(optimizer, 2, length)
 
 
 def falling(optimizer: torch.optim.Optimizer) -> lr_scheduler.LRScheduler:
@@ -104,6 +111,33 @@ def by_stages(model: nn.Module) -> None:
         for _ in range(6):
             update(model, optimizer)
             schedule.step()
+
+
+def each_epoch(model: nn.Module, length: int, make: Callable[[torch.optim.Optimizer, int], Any]) -> None:
+    """24 updates, in epochs of six."""
+    optimizer = adam(model)
+    schedule = make(optimizer, length)
+    for step in range(24):
+        update(model, optimizer)
+        if step % 6 == 5:
+            schedule.step()
+
+
+def one_cycle(optimizer: torch.optim.Optimizer, length: int) -> lr_scheduler.LRScheduler:
+    return lr_scheduler.OneCycleLR(optimizer, 0.02, total_steps=length)
+
+
+@pytest.mark.parametrize("make", [one_cycle, lr_scheduler.CosineAnnealingLR, transformers_linear])
+def test_a_schedule_of_all_updates_that_steps_once_an_epoch(make: Any, tmp_path: Path) -> None:
+    ((severity, title),) = told(lambda model: each_epoch(model, 24, make), tmp_path)
+
+    assert severity == "warning"
+    assert re.fullmatch(r"\w+ has stepped [45] times of 24", title)
+
+
+@pytest.mark.parametrize("length", [5, 48])
+def test_a_schedule_of_epochs_or_of_a_longer_run(length: int, tmp_path: Path) -> None:
+    assert told(lambda model: each_epoch(model, length, one_cycle), tmp_path) == []
 
 
 OF_ANOTHER = ("warning", "ExponentialLR sets the learning rate of an optimizer that is not used")

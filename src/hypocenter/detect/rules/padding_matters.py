@@ -11,13 +11,13 @@ How it is decided
     With `--relations` the content under a mask of zeros and ones that covers beginnings or ends of samples is replaced
     in a replay; of tokens only what embeddings look up, for a model may tell padding from the tokens themselves. The
     first module that shows it is named. A convolution or a window that reaches over the edge of a sample is a note.
-    Where no mask is given, padding is made longer. What the loss asks for is read from its gradient: places that count and are padding by the mask are told, but for
-    the first place behind a sample, or before it. Without a mask: a model of transformers that can generate is asked
-    for its `pad_token_id` alone behind its `eos_token_id`, and nowhere else, twice and more in three samples and more
-    that end at different places. A model that is given padding on the left and no positions is given those that its
-    `generate()` makes of the mask: the scores behind padding must stay. The note: in three texts and more, and in all
-    that have padding behind them, the last token by the mask is that of padding, the one before it is asked for, and it
-    is asked for nowhere.
+    Where no mask is given, padding is made longer. What the loss asks for is read from its gradient: places that count
+    and are padding by the mask are told, but for the first place behind a sample, or before it. Without a mask: a model
+    of transformers that can generate is asked for its `pad_token_id` alone behind its `eos_token_id`, and nowhere else,
+    twice and more in three samples and more that end at different places. A model that is given padding on the left and
+    no positions is given those that its `generate()` makes of the mask: the scores behind padding must stay. The note:
+    in three texts and more, and in all that have padding behind them, the last token by the mask is that of padding,
+    the one before it is asked for, and it is asked for nowhere.
 
 What to do
     Hand the mask on to the named module; set labels to -100 where the mask is 0, or behind the end of a text.

@@ -13,7 +13,8 @@ How it is decided
     by more than 5 % of its full height; else a note, as for an average: after the usual few skips at the start, a
     long schedule has lost nothing. A note too: at four updates in a row one step for each of several micro-batches.
     A warning: at four updates in a row two lines of code made it step; or it stepped at eight updates that another
-    optimizer made of its parameters, at one learning rate, while its own made none. A note: a `CosineAnnealingLR` that
+    optimizer made of its parameters, at one learning rate, while its own made none; or it was made for exactly as many
+    steps as the run had updates, and at the end has made a quarter of them or fewer. A note: a `CosineAnnealingLR` that
     goes on past `T_max`; a schedule that begins at 0 for an optimizer whose state counts at least eight updates more.
     The reverse is a warning: a schedule that goes on at step 4 or later, for an optimizer whose state begins at 0, if
     no optimizer before had some of its parameters and others than it (a stage of training).
@@ -35,6 +36,7 @@ from hypocenter.detect.misuse import (
     ANEW,
     DRIFT,
     FROM_TWO_LINES,
+    HARDLY,
     OF_ANOTHER,
     ON_SKIPPED,
     PAST_END,
@@ -86,6 +88,11 @@ _OUT_OF_STEP: dict[str, tuple[Severity, str, str, str]] = {
         "note", "{name} goes on past its end", "it has T_max = {value:.0f} steps and was made to step once more",
         "the learning rate rises again",
     ),
+    HARDLY: (
+        "warning", "{name} has stepped {lines} times of {value:.0f}",
+        "it was made for {value:.0f} steps, as many as the run had updates, and stepped {lines} times: once an epoch?",
+        "the learning rate has hardly left its beginning",
+    ),
     ANEW: (
         "note", "{name} begins anew, and its optimizer goes on",
         "the optimizer had made {value:.0f} updates before, and the schedule began at 0",
@@ -103,6 +110,10 @@ _MEND = {
     FROM_TWO_LINES: ("step-once", "leave one of the two: one step of the schedule for each update"),
     OF_ANOTHER: ("make-schedule-anew", "make {name} anew, of the optimizer whose step() is called, where that is made"),
     PAST_END: ("lengthen-schedule", "make T_max the number of steps that it is made to step"),
+    HARDLY: (
+        "step-for-each-update",
+        'step it after each update; in Lightning {{"scheduler": ..., "interval": "step"}}',
+    ),
     ANEW: ("restore-state", "load the schedule's state_dict with that of its optimizer"),
     STATE_ANEW: ("restore-state", "restore the optimizer's state_dict with that of the schedule"),
 }

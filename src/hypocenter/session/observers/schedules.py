@@ -22,6 +22,7 @@ OWN = ("torch", "mindspore")  # packages whose optimizers make no other step
 LINES_LOOKED = 16  # updates of a schedule in which the lines that advance it are noted
 AHEAD = 4  # updates of an optimizer before a schedule of its own began
 MOST_HELD = 8  # optimizers whose parameters are kept in mind
+LONG, FEW_STEPS = 16, 4  # steps of a schedule, and a share of them: one of so many
 ENOUGH = 4  # updates that were not skipped, to know whether a schedule steps once per update or once per epoch
 
 
@@ -32,6 +33,7 @@ class _Count:
     owner: weakref.ref[Any]  # the scheduler or average
     name: str  # its class
     optimizer: Any  # None: an average, which belongs to any update
+    length: int = 0  # steps for which it says that it was made
     n_steps: int = 0
     n_steps_on_skipped: int = 0
     n_skipped: int = 0  # skipped updates in its time
@@ -73,7 +75,8 @@ class Schedules(Observer[Observed]):
         if count is None or count.owner() is not scheduler:
             optimizer = _unwrapped(optimizer)
             skipped, lr = self._last.get(None if optimizer is None else id(optimizer), (None, None))
-            count = _Count(Ref(scheduler), type(scheduler).__name__, optimizer, last_skipped=skipped, last_lr=lr)
+            name, length = type(scheduler).__name__, _length(scheduler)
+            count = _Count(Ref(scheduler), name, optimizer, last_skipped=skipped, last_lr=lr, length=length)
             self._counts[id(scheduler)] = count
         count.n_steps += 1
         count.stepped = True
@@ -203,6 +206,10 @@ class Schedules(Observer[Observed]):
             if count.is_reported:
                 self._write(count, self._step)
                 self._row(count, misuse.SCHEDULE_END, 1.0, self._step)
+            is_of_run = count.length in (self._step, self._step + 1)
+            if is_of_run and FEW_STEPS * count.n_steps <= count.length >= LONG:
+                self._row(count, misuse.HARDLY, float(count.length), self._step, 0)
+                self.rows[-1] = replace(self.rows[-1], names=(str(count.n_steps),))
 
     def _learning_rate(self, optimizer: Any) -> tuple[float | None, float | None]:
         """Return the first group's learning rate as it is now, and the most that its schedule will reach."""
@@ -232,6 +239,14 @@ class Schedules(Observer[Observed]):
     def _row(self, count: _Count, site: str, value: float, step: int, since: int | None = None) -> None:
         row = scalar_reading(site, "optimizer", value, step, self.context.clock.next_order())
         self.rows.append(replace(row, module=count.name, call=0 if since is None else step - since))
+
+
+def _length(scheduler: Any) -> int:
+    """Return for how many steps a schedule says that it was made; 0 if it does not."""
+    functions = getattr(scheduler, "lr_lambdas", None) or [None]
+    said = getattr(functions[0], "keywords", {}).get("num_training_steps")  # of transformers
+    found = [getattr(scheduler, name, None) for name in ("total_steps", "T_max")]
+    return next((each for each in (*found, said) if isinstance(each, int)), 0)
 
 
 def _unwrapped(optimizer: Any) -> Any:
