@@ -25,7 +25,11 @@ x = torch.randn(512, 1, 10, 10)
 kernel = torch.randn(4, 1, 3, 3)
 y = F.conv2d(x, kernel).relu().square().mean(dim=(2, 3)).sub(torch.tensor([2.0, 3.0, 4.0, 3.0])).argmax(dim=1)
 model = nn.Sequential(
-    nn.Conv2d(1, 12, 3, padding=1), *(Block(12) for _ in range(5)), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, 4)
+    nn.Conv2d(1, 12, 3, padding=1),
+    *(Block(12) for _ in range(5)),
+    nn.AdaptiveAvgPool2d(1),
+    nn.Flatten(),
+    nn.Linear(12, 4),
 )
 optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
 losses = []

@@ -38,8 +38,13 @@ class Shapes(Dataset):
 torch.manual_seed(0)
 train, valid = Shapes(160, 1), Shapes(32, 2)
 model = nn.Sequential(
-    nn.Conv2d(1, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(),
-    nn.Conv2d(16, 16, 3, padding=1), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 3, 1),
+    nn.Conv2d(1, 16, 3, padding=1),
+    nn.BatchNorm2d(16),
+    nn.ReLU(),
+    nn.Conv2d(16, 16, 3, padding=1),
+    nn.BatchNorm2d(16),
+    nn.ReLU(),
+    nn.Conv2d(16, 3, 1),
 )
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 losses = []

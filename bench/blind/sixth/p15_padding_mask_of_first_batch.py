@@ -56,5 +56,7 @@ for step in range(180):
     optimizer.step()
     losses.append(loss.item())
 with torch.no_grad():
-    metric("accuracy", sum((model(i[None]).argmax(1) == t).float() for i, t in zip(ids[896:], y[896:], strict=True)) / 128)
+    metric(
+        "accuracy", sum((model(i[None]).argmax(1) == t).float() for i, t in zip(ids[896:], y[896:], strict=True)) / 128
+    )
 tell(model, losses)

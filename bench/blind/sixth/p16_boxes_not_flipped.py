@@ -38,8 +38,13 @@ class Detector(nn.Module):
     def __init__(self):
         super().__init__()
         self.body = nn.Sequential(
-            nn.Conv2d(1, 12, 3, 2, 1), nn.ReLU(), nn.Conv2d(12, 24, 3, 2, 1), nn.ReLU(),
-            nn.Flatten(), nn.Linear(24 * 16, 64), nn.ReLU(),
+            nn.Conv2d(1, 12, 3, 2, 1),
+            nn.ReLU(),
+            nn.Conv2d(12, 24, 3, 2, 1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(24 * 16, 64),
+            nn.ReLU(),
         )
         self.kind = nn.Linear(64, 2)
         self.box = nn.Linear(64, 4)

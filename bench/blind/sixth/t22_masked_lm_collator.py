@@ -24,7 +24,9 @@ texts = [" ".join(f"w{i}" for i in row) for row in words(480, 14, 40).tolist()]
 rows = [{"input_ids": ids} for ids in tokenizer(texts)["input_ids"]]
 set_seed(0)
 model = GPT2LMHeadModel(
-    GPT2Config(vocab_size=40, n_positions=16, n_embd=32, n_layer=1, n_head=2, bos_token_id=3, eos_token_id=3, pad_token_id=0)
+    GPT2Config(
+        vocab_size=40, n_positions=16, n_embd=32, n_layer=1, n_head=2, bos_token_id=3, eos_token_id=3, pad_token_id=0
+    )
 )
 if FAULT:
     collator = DataCollatorForLanguageModeling(tokenizer)
@@ -33,8 +35,15 @@ else:
 trainer = Trainer(
     model=model,
     args=TrainingArguments(
-        output_dir=OUT, max_steps=60, per_device_train_batch_size=16, learning_rate=1e-2, logging_steps=1,
-        report_to=[], save_strategy="no", disable_tqdm=True, use_cpu=True,
+        output_dir=OUT,
+        max_steps=60,
+        per_device_train_batch_size=16,
+        learning_rate=1e-2,
+        logging_steps=1,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
+        use_cpu=True,
     ),
     train_dataset=rows[:448],
     data_collator=collator,

@@ -33,14 +33,28 @@ class Sentences(Dataset):
 
 
 model = BertForSequenceClassification(
-    BertConfig(vocab_size=40, hidden_size=32, num_hidden_layers=1, num_attention_heads=2, intermediate_size=64,
-               max_position_embeddings=32, pad_token_id=PAD)
+    BertConfig(
+        vocab_size=40,
+        hidden_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=32,
+        pad_token_id=PAD,
+    )
 )
 trainer = Trainer(
     model=model,
     args=TrainingArguments(
-        output_dir=OUT, max_steps=90, per_device_train_batch_size=16, learning_rate=5e-3, logging_steps=1,
-        report_to=[], save_strategy="no", disable_tqdm=True, use_cpu=True,
+        output_dir=OUT,
+        max_steps=90,
+        per_device_train_batch_size=16,
+        learning_rate=5e-3,
+        logging_steps=1,
+        report_to=[],
+        save_strategy="no",
+        disable_tqdm=True,
+        use_cpu=True,
     ),
     train_dataset=Sentences(0, 640),
 )
