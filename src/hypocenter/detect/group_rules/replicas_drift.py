@@ -138,7 +138,7 @@ def _why_unreduced(verdict: Verdict) -> Iterator[str]:
     elif since is not None:
         yield f"it began {when_words(since, verdict.first.step)}: parameters are equal at step {since}"
     if verdict.is_outside_wrapper:
-        yield "there is a DDP wrapper that does not reduce them: a copy is trained, or they were frozen when it was made"
+        yield "a DDP wrapper does not reduce them: a copy is trained, or they were frozen when it was made"
     if verdict.is_assumed:
         yield "no mark says that they are replicas: they began equal, and other parameters are tensor-parallel"
     if verdict.is_by_content:
