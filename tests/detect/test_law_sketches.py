@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hypocenter.detect.law_rows import LABELS, MADE, SKETCH, USED
-from hypocenter.detect.law_sketches import law_sketches
+from hypocenter.detect.law_sketches import LawSketches, law_sketches, weights_of_microbatches
 from hypocenter.detect.panel import Panel
 
 
@@ -39,3 +42,31 @@ def test_a_panel_without_laws_has_none() -> None:
     )
 
     assert law_sketches(Panel(step=0, table=table)) == {}
+
+
+def parted(weights: list[float], seed: int) -> dict[str, LawSketches]:
+    """Five parameters of very different sizes on three ranks, the micro-batches of which have these weights."""
+    numbers = np.random.default_rng(seed)
+    found: dict[str, LawSketches] = {}
+    for place in range(5):
+        parts = {
+            at: {rank: 10.0 ** (place - 2) * numbers.normal(size=SKETCH) for rank in range(3)}
+            for at in range(len(weights))
+        }
+        used = sum(weight * sum(parts[at].values()) for at, weight in enumerate(weights))
+        found[str(place)] = LawSketches(parts=parts, used=dict.fromkeys(range(3), np.asarray(used)))
+    return found
+
+
+@given(st.lists(st.floats(0.125, 64), min_size=2, max_size=8), st.integers(0, 2**32))
+def test_weights_of_micro_batches_are_solved_for(weights: list[float], seed: int) -> None:
+    assert weights_of_microbatches(parted(weights, seed)) == pytest.approx(weights, rel=1e-6)
+
+
+def test_what_is_not_made_of_micro_batches_has_no_weights() -> None:
+    given = parted([1.0, 1.0], 0)
+    given["3"].used = {rank: used + 0.1 * np.abs(used) for rank, used in given["3"].used.items()}
+
+    assert weights_of_microbatches(given) == []
+    assert weights_of_microbatches({"a": LawSketches(used={0: np.ones(SKETCH)})}) == []
+    assert weights_of_microbatches({}) == []

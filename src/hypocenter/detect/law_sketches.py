@@ -54,7 +54,8 @@ def _law_sketches(panel: Panel) -> dict[str, LawSketches]:
         site, names = codes(table, "site")
         by_site = np.argsort(site, kind="stable").tolist()
         ends = np.cumsum(np.bincount(site)).tolist()
-        ranks, printed, numbers = (table[name].to_pylist() for name in ("rank", "sum", "microbatch"))
+        ranks, printed = (table[name].to_pylist() for name in ("rank", "sum"))
+        numbers = table["microbatch"].to_pylist() if port == PART else []
         vectors = _sketches(table["sketch"])
         for name, start, end in zip(names, [0, *ends[:-1]], ends, strict=True):
             if name == LABELS:
