@@ -63,6 +63,7 @@ class Schedules(Observer[Observed]):
         super().__init__(context)
         self._counts: dict[int, _Count] = {}
         self._step = 0
+        self._n_updates = 0  # of this process: one that was resumed has made a part of those of its schedule
         self._held: dict[int, frozenset[int]] = {}  # parameters of the last few optimizers
         self._last: dict[int | None, tuple[bool, float | None]] = {}  # skipped, learning rate; by optimizer, None: any
 
@@ -188,6 +189,7 @@ class Schedules(Observer[Observed]):
     def after_update(self, update: Update) -> None:
         """Note if a loss scaler skipped the update."""
         self._step, key = update.step, id(update.optimizer)
+        self._n_updates += 1
         if self._counts and key not in self._held:
             self._held = {**dict(list(self._held.items())[-MOST_HELD:]), key: frozenset(update.ids)}
         skipped = update.skipped and update.scaled is not None
@@ -206,7 +208,7 @@ class Schedules(Observer[Observed]):
             if count.is_reported:
                 self._write(count, self._step)
                 self._row(count, misuse.SCHEDULE_END, 1.0, self._step)
-            is_of_run = count.length in (self._step, self._step + 1)
+            is_of_run = count.length in (self._n_updates - 1, self._n_updates)
             if is_of_run and FEW_STEPS * count.n_steps <= count.length >= LONG:
                 self._row(count, misuse.HARDLY, float(count.length), self._step, 0)
                 self.rows[-1] = replace(self.rows[-1], names=(str(count.n_steps),))
@@ -243,8 +245,9 @@ class Schedules(Observer[Observed]):
 
 def _length(scheduler: Any) -> int:
     """Return for how many steps a schedule says that it was made; 0 if it does not."""
-    functions = getattr(scheduler, "lr_lambdas", None) or [None]
-    said = getattr(functions[0], "keywords", {}).get("num_training_steps")  # of transformers
+    functions = getattr(scheduler, "lr_lambdas", None)
+    first = functions[0] if isinstance(functions, list) and functions else None
+    said = getattr(first, "keywords", {}).get("num_training_steps")  # of transformers
     found = [getattr(scheduler, name, None) for name in ("total_steps", "T_max")]
     return next((each for each in (*found, said) if isinstance(each, int)), 0)
 
