@@ -53,6 +53,17 @@ print(*found, pa.table(pandas.DataFrame({"a": [2]})).num_rows)
     assert told(program) == "1 DataFrame 1"
 
 
+def test_whoever_reads_many_recordings_waits_for_pandas_once():
+    program = """
+import sys
+from hypocenter.record.pandas_left_out import leave_pandas_out
+for _ in range(5):
+    leave_pandas_out()
+print(sum(type(finder).__name__ == "PostImportFinder" for finder in sys.meta_path))
+"""
+    assert told(program) == "1"
+
+
 def test_a_table_becomes_a_frame_without_its_import():
     program = """
 import pyarrow as pa

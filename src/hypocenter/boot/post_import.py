@@ -11,10 +11,7 @@ from __future__ import annotations
 
 import os
 import sys
-from _frozen_importlib_external import (
-    PathFinder,
-    SourceFileLoader,
-)  # what importlib.machinery re-exports, without its 3 ms
+from _frozen_importlib_external import PathFinder, SourceFileLoader  # importlib.machinery's, without its 3 ms
 
 TYPE_CHECKING = False  # importing typing would cost every process of the job 4 ms
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Sequence
+from functools import cache
 from importlib.abc import MetaPathFinder
 from types import ModuleType
 
@@ -22,6 +23,7 @@ class _NotThere(MetaPathFinder):
             raise ModuleNotFoundError("pandas is left out", name="pandas")
 
 
+@cache  # pyarrow looks once, and so a process that reads many recordings has one finder
 def leave_pandas_out() -> None:
     """Let pyarrow look for pandas now, and find none; it looks again once something else has imported pandas.
 
