@@ -10,6 +10,7 @@ from torch.nn import functional
 import hypocenter
 from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.record.reader import open_run
+from hypocenter.session.observers import relations
 
 CODES = ("HC241", "HC242", "HC243", "HC244")
 
@@ -82,6 +83,31 @@ def looked(out):
     """Rows of what was looked at: (step, asked, held, words)."""
     rows = [row for row in open_run(out).readings() if row.site == "relations"]
     return [(row.step, row.summary.n, int(row.summary.sum), row.names) for row in rows]
+
+
+@pytest.mark.parametrize(("free_s", "codes"), [(60.0, ["HC241", "HC251"]), (0.0, [])])
+def test_what_begins_in_the_middle_of_a_run_is_told_between_two_looks(tmp_path, monkeypatch, free_s, codes):
+    monkeypatch.setattr(relations, "FREE_S", free_s)
+    monkeypatch.setattr(relations, "SHARE", 0.0)
+    torch.manual_seed(0)
+    model = Net(is_wrong=False)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    with hypocenter.watch(model, optimizer, out=str(tmp_path)):
+        for step in range(26):
+            model.norm.dim = 0 if step >= 12 else -1
+            x, y = torch.randn(8, 6), torch.randint(0, 3, (8,))
+            outputs = model(x).softmax(-1) if step >= 20 else model(x)
+            functional.cross_entropy(outputs, y).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    found = [each for each in diagnose(open_run(tmp_path)).findings if each.code in ("HC241", "HC251")]
+
+    assert sorted(each.code for each in found) == codes
+    if found:
+        told = {each.code: (each.step, " ".join(each.why)) for each in found}
+        assert told["HC241"][0] == 16 and "it held at step 8" in told["HC241"][1]
+        assert told["HC251"][0] == 24 and "it was not seen at step 16" in told["HC251"][1]
 
 
 def test_by_default_it_is_looked_at_after_the_first_update(tmp_path):

@@ -1,8 +1,8 @@
 """`run --relations`: what must not matter is changed in replays of a healthy micro-batch, and looked at.
 
-By default after the first update, and then at the steps of `doubling` while there is time; also after the first update
-of an optimizer that comes later (a student's, after its teacher was trained). One rank looks; the others run the same
-code.
+By default after the first update, and then every eighth step, later rarer, while there is time: what begins in the
+middle of a run is seen too. Also after the first update of an optimizer that comes later (a student's, after its
+teacher was trained). One rank looks; the others run the same code.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from hypocenter.tap.state import capture_rng, restore_rng
 from hypocenter.tap.weakly import Ref
 
 AUTO = "auto"
-DUE = "1,doubling"
+DUE = ",".join(("1", *map(str, range(8, 129, 8)), "doubling"))
 WAIT = 3  # updates, at which what has no gradient must have none
 OPTIMIZERS = 4  # whose second update is due
-FREE_S, SHARE = 1.0, 0.002  # what it may take by default: so much until all was asked once, and of the time of the run
+FREE_S, SHARE = 1.0, 0.002  # what it may take by default: so much in all, and of the time of the run
 
 
 class Relations(Observer):
@@ -58,6 +58,7 @@ class Relations(Observer):
         self._optimizers: dict[int, tuple[Ref[Any], int]] = {}  # by id, with the number of updates up to the second
         self._n_optimizers = 0  # that were met
         self._held: dict[str, int] = {}  # the last step at which a relation held
+        self._looked: int | None = None  # the last step at which the loss was looked at
         self._said: tuple[str, ...] = ()
         self._is_off = False
 
@@ -142,7 +143,6 @@ class Relations(Observer):
             looked = Looked(not_asked={each.name: why for each in chosen})
         else:
             looked = look(self._subject(update, left_s), chosen)
-        self._free_s = self._free_s if looked.is_cut_short else 0.0
         if not self._is_auto and not looked.held and not looked.broken:
             why = next(iter(looked.not_asked.values()), "")
             self.context.warn(f"relations were not looked at in step {update.step}: {why}")
@@ -180,7 +180,8 @@ class Relations(Observer):
                 if each.parameters:
                     self._waiting[each] = WAIT
                 else:
-                    self.rows.append(_row_of_loss(each, step, order(), step))
+                    self.rows.append(_row_of_loss(self._dated(each), step, order(), step))
+        self._looked = step
         self._held |= dict.fromkeys(looked.held, step)
         held = [f"{name}{rows.HOLDS}" for name in looked.held]
         words = (*held, *(f"{name}{rows.NOT_ASKED}{why}" for name, why in looked.not_asked.items()), *looked.notes)
@@ -189,6 +190,14 @@ class Relations(Observer):
             self._said = words
             row = count_row(rows.SITE, rows.LOOKED, step, order(), (n_asked, len(looked.held)))
             self.rows.append(replace(row, names=words))
+
+
+    def _dated(self, found: Found) -> Found:
+        """Return it with the last step at which it was not seen."""
+        if self._looked is None:
+            return found
+        why = f"{found.wrong.why}; it was not seen at step {self._looked}"
+        return replace(found, wrong=replace(found.wrong, why=why))
 
 
 def _row(broken: Broken, step: int, order: int, held: int) -> Reading:
