@@ -87,7 +87,10 @@ balance writes none but the first.
     site <parameter>, port `state_of_another`  an optimizer begins with a state `module` of it that was the state `op`
                                           of the parameter in `names` when it was saved; the number: how many like it
     site <parameter>, port `clipped_in_part`  so many gradients, this one among them, were used at each of them and not
-                                          clipped, others were; `call`: how many were used
+                                          clipped, others were; `call`: how many were used; `module` "once whole": at
+                                          the updates before, none was left out
+                                          Of these rows `names` holds the first step, where clips were made otherwise
+                                          at updates before it
     site `laws`, port `clipped_early`     at the first updates that saw clips, some acted before more was added to what
                                           they had clipped: `module` "micro-batches" or "ranks"; `call` as above
     site `laws`, port `clipped_each`      so many clips of parameters that no two have in common made each of them
@@ -224,6 +227,7 @@ COPY, ANOTHER = "copy", "another"
 INEXACT, WRAPPED, INDICES = "inexact", "wrapped", "indices"
 CLIPPED_IN_VAIN, CLIPPED_IN_PART, STATE_LOST = "clipped_in_vain", "clipped_in_part", "state_lost"
 CLIPPED_EARLY, CLIPPED_EACH = "clipped_early", "clipped_each"
+WHOLE = "once whole"
 IN_EVALUATION, RETURNED = "in_evaluation", "returned"
 WRITTEN_OVER, NOT_BROUGHT_BACK = "written_over", "not_brought_back"
 PILED, TWO_HANDS, COUNTED, CANCELLED = "piled", "two_hands", "counted", "cancelled"

@@ -165,3 +165,53 @@ def test_a_clip_that_does_not_act_is_named(loop: Loop, severity: str, tmp_path: 
 )
 def test_one_that_acts_or_measures_is_not(loop: Loop, tmp_path: Path) -> None:
     assert told(loop, tmp_path) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("begins", [2, 7])
+def test_what_is_unfrozen_later_and_left_out_of_the_clips_is_told_since_when(begins: int, tmp_path: Path) -> None:
+    def at(step: int, model: nn.Sequential, optimizer: torch.optim.Optimizer) -> None:
+        if step == begins:
+            model[0].requires_grad_(True)
+            optimizer.add_param_group({"params": model[0].parameters()})
+        optimizer.zero_grad()
+        backward(model)
+        clip(model[2])
+        optimizer.step()
+
+    found = told_of(at, tmp_path)
+
+    late = [("HC238", "warning", 7, "0.bias")]  # at step 2 nobody knows yet whether a part is clipped on purpose
+    assert found == (late if begins == 7 else [])
+
+
+@pytest.mark.slow
+def test_a_clip_that_moves_behind_the_update_is_told_since_when(tmp_path: Path) -> None:
+    def at(step: int, model: nn.Sequential, optimizer: torch.optim.Optimizer) -> None:
+        (as_it_should_be if step < 6 else after_the_update)(model, optimizer)
+
+    assert told_of(at, tmp_path) == [("HC238", "warning", 6, None)]
+
+
+@pytest.mark.slow
+def test_experts_that_come_and_go_are_clipped_whole(tmp_path: Path) -> None:
+    def at(step: int, model: nn.Sequential, optimizer: torch.optim.Optimizer) -> None:
+        optimizer.zero_grad()
+        (model[2](model[0](torch.randn(8, 6))) if step % 3 else model[2](torch.randn(8, 8))).square().mean().backward()
+        clip(model)
+        optimizer.step()
+
+    assert told_of(at, tmp_path) == []
+
+
+def told_of(
+    at: Callable[[int, nn.Sequential, torch.optim.Optimizer], None], out: Path
+) -> list[tuple[str, str, int, str | None]]:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+    model[0].requires_grad_(False)
+    optimizer = torch.optim.SGD(model[2].parameters(), lr=0.1)
+    with contextlib.redirect_stderr(None), hypocenter.watch(out=str(out)):
+        for step in range(14):
+            at(step, model, optimizer)
+    return [(each.code, each.severity, each.step, each.param) for each in findings(out) if each.code == "HC238"]

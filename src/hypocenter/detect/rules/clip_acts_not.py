@@ -8,7 +8,8 @@ What it means
     not that of the step, and a large gradient elsewhere goes through.
 
 How it is decided
-    At the first four updates of an optimizer that see a clip to a finite norm: whether any of its gradients was clipped
+    At the first four updates of an optimizer that see a clip to a finite norm, and at four after its clips are made
+    otherwise than before: whether any of its gradients was clipped
     between the first backward of the step and the update, and whether all were, by all clips together. Too early: at
     each of them a line that had called backward before added more to gradients that a clip had written to, or the
     program added gradients of other ranks to them, and a clip acted at least once.
@@ -17,7 +18,8 @@ What to do
     Call `clip_grad_norm_` after the last `backward` and before `optimizer.step`, on the parameters of the optimizer.
 
 When it is wrong
-    Who clips a part on purpose, or each of four parts or more by itself: it is a note.
+    Who clips a part on purpose, or each of four parts or more by itself: it is a note, unless clips were given all
+    before.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import CLIPPED_EACH, CLIPPED_EARLY, CLIPPED_IN_PART, CLIPPED_IN_VAIN, THROWN_AWAY
+from hypocenter.detect.law_rows import CLIPPED_EACH, CLIPPED_EARLY, CLIPPED_IN_PART, CLIPPED_IN_VAIN, THROWN_AWAY, WHOLE
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Reading, Remedy
 
@@ -70,9 +72,12 @@ _THEN = {
 
 
 def _finding(window: Window, row: Reading, title: str, why: tuple[str, ...]) -> Finding:
-    is_part, is_note = row.port == CLIPPED_IN_PART, row.port in (CLIPPED_IN_PART, CLIPPED_EACH)
+    is_part = row.port == CLIPPED_IN_PART
+    is_note = row.port == CLIPPED_EACH or (is_part and row.module != WHOLE)
+    since = int(row.names[0]) if row.names else window.step
+    why = (*why, f"at step {since} and the updates after it; clips before were made otherwise") if row.names else why
     return Finding(
-        code="HC238", kind="config", severity="note" if is_note else "warning", title=title, step=window.step,
+        code="HC238", kind="config", severity="note" if is_note else "warning", title=title, step=since,
         rank=window.rank, phase="optimizer", site=row.site if is_part else "", param=row.site if is_part else None,
         cause="program-error", confidence="proven", why=why,
         then=(_THEN.get(row.port, "a large gradient goes through as it is"),),

@@ -6,10 +6,10 @@ import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from hypocenter.detect.law_rows import CLIPPED_EACH, CLIPPED_EARLY, CLIPPED_IN_PART, CLIPPED_IN_VAIN, SITE
+from hypocenter.detect.law_rows import CLIPPED_EACH, CLIPPED_EARLY, CLIPPED_IN_PART, CLIPPED_IN_VAIN, SITE, WHOLE
 from hypocenter.session.check import Check
 from hypocenter.session.events import Observed, Observer, Update
 from hypocenter.session.observers.optimizer_rows import number_row
@@ -18,7 +18,8 @@ from hypocenter.tap.source import user_frame
 EACH = 4  # clips
 FEW = 4  # gradients that tell whether those that were clipped are still there
 MOST_OPTIMIZERS = 8  # whose first updates are looked at
-LOOKED = 4  # first updates that clip; what is so at each of them is told
+LOOKED = 4  # first updates that clip, and the first after clips are made otherwise; what is so at each of them is told
+SERIES = 4  # of so many updates are looked at
 
 
 @dataclass(slots=True)
@@ -34,10 +35,18 @@ class _Seen:
     n_each: int = 0  # with so many clips that have no parameter in common, at least EACH
     n_acted: int = 0  # with clips that were seen to act
     n_looked: int = 0
+    n_series: int = 1
+    since: int = -1  # the first update of a later series
+    form: tuple[int, ...] = ()  # how many clips came in time and too late, and of how many of how many parameters
+    was_whole: bool = False  # clips before were given all that was used
+    is_told: bool = False
 
 
 class ClipCalls(Observer[Observed]):
-    """Writes a row after the first updates of an optimizer, if their clips did not act, or on a part alone."""
+    """Writes a row after the first updates of an optimizer, if their clips did not act, or on a part alone.
+
+    And after the first of those whose clips are made otherwise: before backward, or of fewer parameters than there are.
+    """
 
     def __init__(self, context: Observed) -> None:
         super().__init__(context)
@@ -50,6 +59,7 @@ class ClipCalls(Observer[Observed]):
         self._clipped: list[tuple[Any, Any, int]] = []  # by the last one: parameter, gradient and version then
         self._lines: set[tuple[str, int]] = set()  # that called backward since the last update
         self._is_early = self._is_before_ranks = self._has_acted = False
+        self._without = -1  # the last update before which nothing was clipped
         self._max_norm = math.inf
         context.by_hand.append(self._adds_over_ranks)
 
@@ -98,11 +108,19 @@ class ClipCalls(Observer[Observed]):
     def before_update(self, update: Update) -> None:
         """Compare what was clipped with the final gradients, and write a row after the first updates."""
         timely, late = self._timely, self._late
+        if not (timely or late):
+            self._without = update.step
         if not (timely or late) or not update.parameters or not update.microbatches:
             return
+        form = (len(timely), len(late), sum(map(len, timely)), len(update.gradients))
         seen = self._seen[id(update.parameters[0])]
         if seen.n_looked >= LOOKED:
-            return
+            if form == seen.form or seen.is_told or seen.n_series == SERIES:
+                return
+            since = update.step - (not timely and self._without == update.step - 1)  # a late clip was meant for that
+            seen = _Seen(n_series=seen.n_series + 1, since=since, was_whole=not seen.left_out)
+            self._seen[id(update.parameters[0])] = seen
+        seen.form = form
         seen.n_looked += 1
         self._n_looked += 1
         seen.n_early += self._is_early
@@ -122,21 +140,25 @@ class ClipCalls(Observer[Observed]):
         if seen.n_looked < LOOKED:
             return
         if seen.n_each == LOOKED:
-            self._tell(update, SITE, CLIPPED_EACH, frozenset(map(str, range(len(timely)))))
+            self._tell(update, seen, SITE, CLIPPED_EACH, frozenset(map(str, range(len(timely)))))
         # before the first clip no line was noted
         if seen.n_acted and (seen.n_early >= LOOKED - 1 or seen.n_before_ranks == LOOKED):
             of = "micro-batches" if seen.n_early >= LOOKED - 1 else "ranks"
-            self._tell(update, SITE, CLIPPED_EARLY, left_out, of=of)
+            self._tell(update, seen, SITE, CLIPPED_EARLY, left_out, of=of)
         elif seen.n_in_part == LOOKED:
-            self._tell(update, min(left_out), CLIPPED_IN_PART, left_out)
+            self._tell(update, seen, min(left_out), CLIPPED_IN_PART, left_out, of=WHOLE if seen.was_whole else "")
         elif seen.n_in_vain == LOOKED:
-            self._tell(update, SITE, CLIPPED_IN_VAIN, left_out)
+            self._tell(update, seen, SITE, CLIPPED_IN_VAIN, left_out)
         elif seen.n_of_nothing >= LOOKED - 1:  # a generator of parameters holds some once
-            self._tell(update, SITE, CLIPPED_IN_VAIN, left_out, of="nothing")
+            self._tell(update, seen, SITE, CLIPPED_IN_VAIN, left_out, of="nothing")
 
-    def _tell(self, update: Update, site: str, port: str, left_out: frozenset[str], of: str = "") -> None:
+    def _tell(
+        self, update: Update, seen: _Seen, site: str, port: str, left_out: frozenset[str], of: str = ""
+    ) -> None:
+        seen.is_told = True
         order, n = self.context.clock.next_order(), len({id(parameter) for parameter, _ in update.gradients})
-        self.rows.append(number_row(site, port, update.step, order, len(left_out), module=of, call=n))
+        row = number_row(site, port, update.step, order, len(left_out), module=of, call=n)
+        self.rows.append(row if seen.since < 0 else replace(row, names=(str(seen.since),)))
 
     def after_update(self, update: Update) -> None:
         """Forget this step's clips: what is clipped from here on is for the next update, or too late."""
