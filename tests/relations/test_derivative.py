@@ -137,3 +137,32 @@ def test_it_is_seen_inside_a_model_with_its_line():
     (found,) = caught.value.looked.losses
     assert found.source is not None
     assert "self.own.apply" in found.source.text
+
+
+class OwnLoss(nn.Module):
+    """A loss of one number, which is weighed by a factor."""
+
+    def __init__(self, own, factor):
+        super().__init__()
+        self.first, self.own, self.factor = nn.Linear(6, 3), own, factor
+
+    def forward(self, x):
+        return self.factor * self.own.apply(self.first(x)), self.own.apply(self.first(x + 1))
+
+
+@pytest.mark.parametrize(("name", "factor", "is_wrong"), [
+    ("leaves it out", 1.0, False), ("leaves it out", 0.2, True), ("leaves it out", 65536.0, True),
+    ("uses it", 0.2, False),
+])  # fmt: skip
+def test_a_loss_that_takes_no_gradient_is_wrong_where_it_is_given_another_than_1(name, factor, is_wrong):
+    slope = {"leaves it out": lambda g, x: 2 * x / x.numel(), "uses it": lambda g, x: 2 * g * x / x.numel()}[name]
+    model = OwnLoss(function(lambda x: x.square().mean(), slope, "Fused"), factor)
+
+    def ask():
+        check_relations(model, torch.randn(8, 6), loss=lambda out, _: out[0] + out[1], labels=torch.zeros(8))
+
+    if not is_wrong:
+        ask()
+        return
+    with pytest.raises(RelationBroken, match=f"does not use the gradient .* it is given {factor:.6g}, and for 1"):
+        ask()

@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
 from hypocenter.relations.called import FunctionCall
 from hypocenter.tap.state import seeded
@@ -26,19 +28,43 @@ _MOST_ELEMENTS = 1 << 20
 _SAME = 0.1  # relative, L2: of what it gives in float64 to what it gives in its own format, even one of eight bits
 
 
-def error_of(call: FunctionCall) -> tuple[float, str] | None:
+def error_of(call: FunctionCall, given: float = 1.0) -> tuple[float, str] | None:
     """Return the relative error of this function's backward, and by which argument it is largest.
 
     None: nobody can tell, or it is not meant to be it.
+
+    Args:
+        given: the gradient that backward gets for an output of one number: a loss's own function may take it for 1.
     """
-    given = [t for _, t in tensors(call.args)]
-    if not given or sum(t.numel() for t in given) > _MOST_ELEMENTS or any(map(callable, call.args)):
+    args = [t for _, t in tensors(call.args)]
+    if not args or sum(t.numel() for t in args) > _MOST_ELEMENTS or any(map(callable, call.args)):
         return None
     try:
-        with torch.enable_grad(), torch.autocast(given[0].device.type, enabled=False):
-            return _error(_Function(call))
+        with torch.enable_grad(), torch.autocast(args[0].device.type, enabled=False):
+            return _error(_Function(call), given)
     except Exception:  # it is made for another format, or for what is there only in the run
         return None
+
+
+def given_to(function: type[torch.autograd.Function], roots: Sequence[Tensor]) -> float:
+    """Return the gradient that differs most from 1 of those that backward from `roots` gives to calls of a function.
+
+    1.0 if none does, or nobody can tell; of calls whose first output is one number alone.
+    """
+    kind: Any = vars(function).get("_backward_cls")
+    nodes = [root.grad_fn for root in roots if root.grad_fn is not None]
+    seen: set[Any] = set(nodes)
+    for node in nodes:  # which grows
+        behind = [each for each, _ in node.next_functions if each is not None and each not in seen]
+        seen.update(behind)
+        nodes += behind
+    edges = [GradientEdge(node, 0) for node in nodes if kind is not None and type(node) is kind]
+    if not edges:
+        return 1.0
+    heads = [root.sum() for root in roots if root.grad_fn is not None]
+    found = torch.autograd.grad(heads, edges, retain_graph=True, allow_unused=True)
+    told = [float(each) for each in found if each is not None and each.numel() == 1]
+    return max((each for each in told if each and math.isfinite(each)), key=lambda each: abs(each - 1.0), default=1.0)
 
 
 class _IsChosen(Exception):
@@ -84,7 +110,7 @@ class _Function:
         return [y.detach() for y in self([x + by if i == which else x for i, x in enumerate(self.at)])]
 
 
-def _error(function: _Function) -> tuple[float, str] | None:
+def _error(function: _Function, given: float) -> tuple[float, str] | None:
     first, again = function(function.at), function(function.at, seed=1)
     if not first or not all(bool(torch.isfinite(x).all()) for x in function.at):
         return None
@@ -97,7 +123,7 @@ def _error(function: _Function) -> tuple[float, str] | None:
     generator = torch.Generator().manual_seed(0)
     errors: list[tuple[float, str]] = []
     for which, name in enumerate(function.names):
-        found = [_along(function, which, generator) for _ in range(_N_DIRECTIONS)]
+        found = [_along(function, which, generator, given) for _ in range(_N_DIRECTIONS)]
         known = [each for each in found if each is not None]
         if 2 * len(known) > len(found):  # over directions the mean squares are those of the two Jacobians
             off, usual = (sum(each[i] ** 2 for each in known) for i in (0, 1))
@@ -105,7 +131,9 @@ def _error(function: _Function) -> tuple[float, str] | None:
     return max(errors, default=None)
 
 
-def _along(function: _Function, which: int, generator: torch.Generator) -> tuple[float, float] | None:
+def _along(
+    function: _Function, which: int, generator: torch.Generator, given: float
+) -> tuple[float, float] | None:
     """Return how far backward is off for one input along one random direction, and the usual size of the result."""
     leaves = [x.clone().requires_grad_() for x in function.at]
     outputs = function(leaves)
@@ -117,7 +145,8 @@ def _along(function: _Function, which: int, generator: torch.Generator) -> tuple
     ends = {step: (function.moved(which, step * along), function.moved(which, -step * along)) for step in _STEPS}
     up, down = ends[_STEPS[0]]
     weights = {
-        at: torch.ones_like(outputs[at]) if outputs[at].numel() == 1 else _drawn(outputs[at], generator) for at in heard
+        at: torch.full_like(outputs[at], given) if outputs[at].numel() == 1 else _drawn(outputs[at], generator)
+        for at in heard
     }
 
     def backward(weigh: Callable[[int], Tensor]) -> Tensor | None:

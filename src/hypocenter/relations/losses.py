@@ -47,7 +47,7 @@ class OfLoss:
 
     def __init__(self, subject: Subject) -> None:
         self.called = Called(subject)
-        self.errors: list[tuple[FunctionCall, tuple[float, str]]] = []
+        self.errors: list[tuple[FunctionCall, tuple[float, str], float]] = []  # what its backward was given, at last
         self.losses: list[Tensor] = []
         self.listening = self.called.listening
 
@@ -56,9 +56,12 @@ class OfLoss:
         self.called.stop()
         self.losses = [value.detach() for value in ran.losses]
         for call in self.called.functions.values():
-            error = derivative.error_of(call)
-            if error is not None and error[0] > derivative.LIMIT:
-                self.errors.append((call, error))
+            given = derivative.given_to(call.function, ran.losses)
+            for gradient in dict.fromkeys((1.0, given)):
+                error = derivative.error_of(call, gradient)
+                if error is not None and error[0] > derivative.LIMIT:
+                    self.errors.append((call, error, gradient))
+                    break
 
 
 def look_at_loss(subject: Subject, of_loss: OfLoss, facts: Facts | None) -> list[Found]:
@@ -101,7 +104,7 @@ def look_at_loss(subject: Subject, of_loss: OfLoss, facts: Facts | None) -> list
     for mixed, module, source in called.mixed[:1]:  # the others are calls of the same code
         wrong = _not_an_average(mixed, len(called.mixed))
         all_found.append(Found(code="HC256", wrong=wrong, module=_path(module), source=source))
-    all_found += [found("HC253", _not_the_derivative(call, error), call, error[0]) for call, error in errors]
+    all_found += [found("HC253", _not_the_derivative(*each), each[0], each[1][0]) for each in errors]
     for place, wrong, names in flat.cut_by_flat(subject, of_loss.losses):
         all_found.append(replace(found("HC258", wrong, place), parameters=names))
     return all_found
@@ -116,11 +119,17 @@ def _not_an_average(mixed: Mixed, n: int) -> Wrong:
     )
 
 
-def _not_the_derivative(call: FunctionCall, error: tuple[float, str]) -> Wrong:
-    size, argument = error
+def _not_the_derivative(call: FunctionCall, error: tuple[float, str], given: float) -> Wrong:
+    (size, argument), name = error, call.function.__qualname__
+    away = f"in float64 what backward gives is {size:.2g} of its size away from differences of the forward"
+    if given == 1.0:
+        return Wrong(
+            title=f"the backward of {name} is not the derivative of its forward",
+            why=f"by argument {argument}: {away}",
+            remedy="mend the formula in backward; torch.autograd.gradcheck confirms it",
+        )
     return Wrong(
-        title=f"the backward of {call.function.__qualname__} is not the derivative of its forward",
-        why=f"by argument {argument}: in float64 what backward gives is {size:.2g} of its size away from differences "
-        "of the forward",
-        remedy="mend the formula in backward; torch.autograd.gradcheck confirms it",
+        title=f"the backward of {name} does not use the gradient that it is given",
+        why=f"by argument {argument}: {away}; it is given {given:.6g}, and for 1 it is right",
+        remedy="multiply what backward returns by the gradient of the output, its argument",
     )
