@@ -181,6 +181,8 @@ How a gradient is off:
     site <parameter>, port `own_average`  the program has averaged it with itself before so many updates: the average
                                           and the weight are one memory; `call`: so many parameters the last time;
                                           `op`: how many steps before that the first one was
+    site <parameter>, port `own_copy`     before this update other values were copied over it, a model was called, and
+                                          it was copied over itself; the number: so many parameters like it
     site <parameter>, port `own_reference`  the reference of the Trainer `op`, of class `module`, lies in its memory;
                                           the number: in that of how many; `call`: the step that first saw it
     site <parameter>, port `untied`       it and the parameter in `names` were one when the optimizer of step `call`
@@ -241,7 +243,7 @@ SAME_DRAWS, ALIKE, NOT_LOADED, CHANGED_AFTER = "same_draws", "alike", "not_loade
 GIVEN_CHANGED, UNTIED, HUNG_TWICE = "given_changed", "untied", "hung_twice"
 AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY = "away", "elsewhere", "left_behind", "far_away"
 FORGETS, SAID, MEANT = "forgets", "said", "may be meant"
-OWN_AVERAGE, OWN_REFERENCE = "own_average", "own_reference"
+OWN_AVERAGE, OWN_COPY, OWN_REFERENCE = "own_average", "own_copy", "own_reference"
 ALWAYS, OLD = "always", "old"
 STRANGER = "another tensor"
 NOTHING = "nothing"

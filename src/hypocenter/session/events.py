@@ -36,7 +36,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable, Sequence, Set
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
@@ -92,7 +92,6 @@ class Observed:
     optimizers: Callable[[], Sequence[Any]] = lambda: ()  # all that the program has made; may take a while
     names_of: Callable[[Any], Sequence[str]] = lambda _: ()  # all names of a parameter, which modules may share
     after_calls: AfterCalls = field(default_factory=AfterCalls)  # hears of calls of modules, also inside others
-    self_averages: Set[int] = frozenset()  # storages that the program has averaged with themselves
     writer_of: Callable[[Any], tuple[CodeType, int] | None] = lambda _: None
     """The line of the user's code that has written to a tensor since the last update, if one was seen."""
     by_hand: list[Callable[[], None]] = field(default_factory=list)

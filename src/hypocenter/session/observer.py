@@ -17,6 +17,7 @@ from hypocenter.session.framework import Framework
 from hypocenter.session.torch_framework import TorchFramework
 from hypocenter.tap.loader_batches import FromLoader, Handed
 from hypocenter.tap.names import NameMap
+from hypocenter.tap.self_averages import SelfAverages
 from hypocenter.tap.tape import Tape
 
 
@@ -49,6 +50,7 @@ class Context(events.Observed):
     """Takes a float32 vector to the host with the next check of gradients: no transfer of its own."""
     loaded: Callable[[Sequence[torch.Tensor]], FromLoader | None] = lambda _: None
     """What is known of the first of these tensors that a DataLoader has handed out just so."""
+    self_averages: SelfAverages = field(default_factory=SelfAverages)
     handed: Callable[[], Handed | None] = lambda: None  # the batch that a DataLoader has handed out last
     prelude: Tape | None = None  # what the program computed before and beside what is on the tape
     reads_parameters: Callable[[], bool] = lambda: True  # whether the program, outside of modules, may have copied any

@@ -153,7 +153,7 @@ class Parts:
             recomputed=self.roots.recomputed,
             after_calls=self.roots.after_calls,
             writer_of=self.roots.user_code.writer_of,
-            self_averages=self.roots.user_code.self_averages.storages,
+            self_averages=self.roots.user_code.self_averages,
             optimizers=self.optimizers.all,
             reads_parameters=self.roots.reads_parameters,
             directory=directory,

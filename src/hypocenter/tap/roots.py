@@ -131,6 +131,7 @@ class RootTap:
     def _begin(self, module: torch.nn.Module, args: Any) -> None:
         self.user_code.suspend()
         self.user_code.has_met_module = True
+        self.user_code.self_averages.n_calls += 1
         key = id(module)
         if key not in self._buffers:
             self._buffers[key] = ChangingBuffers()

@@ -1,6 +1,8 @@
-"""Averages that the program takes of a tensor with itself: `average.lerp_(weight, 0.01)`, where both are one memory.
+"""What the program makes of a tensor and itself, where it takes the two for different ones.
 
-Nobody means that: the lerp leaves the tensor as it is, and `average.mul_(0.99).add_(weight, alpha=0.01)` shrinks it.
+`average.lerp_(weight, 0.01)` of one memory: the lerp leaves the tensor as it is, and
+`average.mul_(0.99).add_(weight, alpha=0.01)` shrinks it. And `weight.copy_(kept)` of one memory after other values were
+copied over the weight and a model was called: what was to be put back is lost, for it was never copied.
 """
 
 from __future__ import annotations
@@ -21,17 +23,20 @@ class SelfAverages:
 
     def __init__(self) -> None:
         self.storages: set[int] = set()  # of tensors that were averaged with themselves since the last update
+        self.put_back: set[int] = set()  # of those that were overwritten, used and then overwritten by themselves
+        self.n_calls = 0  # of outermost modules
+        self._overwritten: dict[int, int] = {}  # by storage, at which call, by a tensor of another memory
         self._decays: dict[int, float] = {}  # by storage, of the last `mul_`
 
     def clear(self) -> None:
         """Begin anew, as an update has been made."""
-        self.storages.clear()
-        self._decays.clear()
+        for known in (self.storages, self.put_back, self._decays, self._overwritten):
+            known.clear()
 
     def hear(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         """Note one operation, by the name of its function; of those that are none of an average nothing."""
         kind = _KINDS.get(name)
-        if kind is None or len(args) < 2 or len(self._decays) + len(self.storages) > _KEPT:
+        if kind is None or len(args) < 2 or len(self._decays) + len(self._overwritten) > _KEPT:
             return
         try:
             self._note(kind, args, kwargs)
@@ -42,6 +47,11 @@ class SelfAverages:
         if kind == "mul_":
             if isinstance(args[1], float) and 0.0 < args[1] < 1.0:
                 self._decays.update((storage_of(each), args[1]) for each in _listed(args[0]))
+        elif kind == "copy_":
+            own = set(_same(args))
+            self.put_back |= {each for each in own if self._overwritten.get(each, self.n_calls) < self.n_calls}
+            others = [storage_of(each) for each in _listed(args[0])] if not own else ()
+            self._overwritten.update(dict.fromkeys(others, self.n_calls))
         elif kind == "lerp_":
             self.storages.update(_same(args))
         elif isinstance(alpha := kwargs.get("alpha"), float):
@@ -49,7 +59,8 @@ class SelfAverages:
             self.storages.update(same)
 
 
-_KINDS = {f"{before}{name}": name for name in ("mul_", "add_", "lerp_") for before in ("", "_foreach_")}
+_KINDS = {f"{before}{name}": name for name in ("mul_", "add_", "lerp_", "copy_") for before in ("", "_foreach_")}
+_KINDS["__set__"] = "copy_"  # of `.data`
 
 
 def _listed(tensors: Any) -> Sequence[Any]:

@@ -99,6 +99,74 @@ def test_what_is_none_is_left_alone(average: Average, tmp_path: Path) -> None:
     assert told(average, tmp_path) == []
 
 
+def weights_of(model: nn.Module) -> dict[str, Tensor]:
+    return {name: p.data for name, p in model.named_parameters()}
+
+
+def copied_over(model: nn.Module, values: dict[str, Tensor]) -> None:
+    with torch.no_grad():
+        for name, p in model.named_parameters():
+            p.copy_(values[name])
+
+
+def assigned(model: nn.Module, values: dict[str, Tensor]) -> None:
+    for name, p in model.named_parameters():
+        p.data = values[name]
+
+
+def loaded(model: nn.Module, values: dict[str, Tensor]) -> None:
+    model.load_state_dict(values)
+
+
+def no_evaluation(model: nn.Module) -> None:
+    """Nobody computes with the other values: weights that lie in one memory with their own float32 copy."""
+
+
+def evaluation(model: nn.Module) -> None:
+    with torch.no_grad():
+        model.eval()(torch.randn(8, 6))
+    model.train()
+
+
+Put = Callable[[nn.Module, dict[str, Tensor]], None]
+
+
+@pytest.mark.parametrize(
+    ("put", "evaluate", "is_cloned", "is_told"),
+    [
+        (copied_over, evaluation, False, True),
+        (loaded, evaluation, False, True),
+        (copied_over, evaluation, True, False),
+        (loaded, evaluation, True, False),
+        (assigned, evaluation, False, False),  # which exchanges the memory, and so is right
+        (copied_over, no_evaluation, False, False),
+    ],
+)
+def test_weights_that_are_put_back_by_themselves_are_told_at_once(
+    put: Put, evaluate: Callable[[nn.Module], None], is_cloned: bool, is_told: bool, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))
+    average = {name: p.data.clone() for name, p in model.named_parameters()}
+    with contextlib.redirect_stderr(None), hypocenter.watch(out=str(tmp_path)):
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for step in range(12):
+            optimizer.zero_grad()
+            model(torch.randn(8, 6)).square().mean().backward()
+            optimizer.step()
+            if step in (5, 8):
+                kept = weights_of(model) if put is not loaded else model.state_dict()
+                kept = {name: value.clone() for name, value in kept.items()} if is_cloned else kept
+                put(model, average)
+                evaluate(model)
+                put(model, kept)
+
+    found = [each for each in findings(tmp_path) if each.code == "HC261"]
+
+    words = ("what is put back as 0.weight is 0.weight itself", 6, "warning")
+    assert [(each.title, each.step, each.severity) for each in found] == ([words] if is_told else [])
+
+
 def told(average: Average, out: Path) -> list[Finding]:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 1))

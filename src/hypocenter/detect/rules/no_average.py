@@ -5,7 +5,8 @@ What it means
     from the weights, because a sign is wrong; to the weights of another layer, because parameters were paired in
     another order; it keeps next to nothing of what it was, for the decay and its complement are exchanged; or it begins
     at weights that have nothing to do with the model, because a checkpoint was loaded into the model alone. Or it is
-    the weights themselves, because nothing was copied; so may be the reference that a Trainer holds the model against.
+    the weights themselves, because nothing was copied; so may be the reference that a Trainer holds the model against,
+    or the weights that were kept while a model was evaluated with its average, and are put back.
     Training itself is often not harmed; what is evaluated, or taught by the copy, is.
 
 How it is decided
@@ -16,7 +17,8 @@ How it is decided
     others go to theirs; or, at the first move, the average of most tensors is about at right angles to its source
     (cosine below 0.3), and `a` is below 0.5; or `a` is 0.9 or more and the average still not its source, bit for bit,
     at two looks after the first sixteen updates, in which a decay may grow; or, before two updates, the program has
-    averaged a weight with itself: `lerp_`, or `mul_(d)` and `add_(x, alpha=1 - d)`, of one memory; or, at two of the
+    averaged a weight with itself: `lerp_`, or `mul_(d)` and `add_(x, alpha=1 - d)`, of one memory; or between two
+    updates other values are copied over a weight, a model is called, and the weight is copied over itself; or, at two of the
     steps 0, 1, 2, 4, ... 64, the `ref_model` or `teacher_model` of a Trainer, which is not its model, has tensors in
     the memory of what its optimizer moves. A note: one tensor stays as it was at four moves of the others.
 
@@ -33,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import AWAY, ELSEWHERE, FAR_AWAY, FORGETS, LEFT_BEHIND, OWN_AVERAGE, OWN_REFERENCE
+from hypocenter.detect.law_rows import AWAY, ELSEWHERE, FAR_AWAY, FORGETS, LEFT_BEHIND, OWN_AVERAGE, OWN_COPY, OWN_REFERENCE
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Reading, Remedy
 
@@ -47,6 +49,8 @@ def check(window: Window) -> Iterator[Finding]:
     for row in window.by_phase["optimizer"]:
         if row.port == OWN_REFERENCE:
             yield _of_reference(window, row)
+        elif row.port == OWN_COPY:
+            yield _of_copy(window, row)
         elif row.port in (AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY, FORGETS, OWN_AVERAGE):
             title, why, remedy = _words(row)
             yield Finding(
@@ -69,6 +73,19 @@ def _of_reference(window: Window, row: Reading) -> Finding:
         why=(f"{row.module} holds the values of {row.site}{others}, in the same memory: they move at each update",),
         then=("the loss holds the model against itself",),
         remedy=Remedy(action="copy", text="give the reference weights of its own, as copy.deepcopy(model) does"),
+    )  # fmt: skip
+
+
+def _of_copy(window: Window, row: Reading) -> Finding:
+    n = round(row.summary.sum)
+    others = f", and {n - 1} more like it" if n > 1 else ""
+    return Finding(
+        code="HC261", kind="config", severity="warning", step=row.step, rank=window.rank, phase="optimizer",
+        site=row.site, param=row.site, title=f"what is put back as {row.site} is {row.site} itself",
+        cause="program-error", confidence="proven",
+        why=(f"other values were copied over {row.site}{others}, a model was called, and then it was copied over itself",),
+        then=("training goes on from the values that were meant for the time between",),
+        remedy=Remedy(action="copy", text="keep clones of the weights: p.detach().clone()"),
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
-from hypocenter.detect.law_rows import OWN_AVERAGE
+from hypocenter.detect.law_rows import OWN_AVERAGE, OWN_COPY
 from hypocenter.detect.update_rows import EMA_LOST, SITE
 from hypocenter.nouns import replace
 from hypocenter.session.observer import Context, Observer, Update
@@ -72,6 +72,7 @@ class Averages(Observer):
         self._deferred = Deferred(context.ride)
         self._mixtures = Mixtures(context, lambda row: self.rows.append(row))
         self._last_step = self._n_updates = self._n_own = self._own_since = 0
+        self._is_put_back = False  # a weight was, by itself; it was told
 
     def attach(self) -> Callable[[], None]:
         """Notice copies as they are made."""
@@ -79,7 +80,8 @@ class Averages(Observer):
 
     def at_rest(self) -> Iterable[str]:
         """Without copies there is nothing on its way."""
-        is_done = self._n_own >= OWN_TWICE or not self.context.self_averages
+        heard = self.context.self_averages
+        is_done = (self._n_own >= OWN_TWICE or not heard.storages) and (self._is_put_back or not heard.put_back)
         return ("before_update",) if is_done and self._mixtures.is_empty and not self._deferred.waiting else ()
 
     def before_update(self, update: Update) -> None:
@@ -88,9 +90,16 @@ class Averages(Observer):
             self._deferred.read()
         if not self._mixtures.is_empty:
             self._mixtures.before_update(update)
-        if self._n_own < OWN_TWICE and self.context.self_averages:
-            storages = self.context.self_averages
-            self._tell_of_itself(update, [p for p in update.parameters if storage_of(p) in storages])
+        heard = self.context.self_averages
+        if self._n_own < OWN_TWICE and heard.storages:
+            self._tell_of_itself(update, [p for p in update.parameters if storage_of(p) in heard.storages])
+        if heard.put_back and not self._is_put_back:
+            lost = [p for p in update.parameters if storage_of(p) in heard.put_back]
+            self._is_put_back = bool(lost)
+            self.rows += [
+                number_row(self.context.label(p), OWN_COPY, update.step, self.context.clock.next_order(), len(lost))
+                for p in lost[:1]
+            ]
 
     def _tell_of_itself(self, update: Update, own: Sequence[Tensor]) -> None:
         """Write a row at the second update before which weights were averaged with themselves."""
