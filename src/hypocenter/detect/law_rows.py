@@ -189,6 +189,9 @@ How a gradient is off:
                                           made its first update, and are two with the same values; the number: how
                                           many like it; `module`: "said" where the model says that they are one,
                                           "may be meant" where a program may have parted them on purpose
+    site <parameter>, port `joined`       nothing trains it, and since a look `call` steps before it lies in the memory
+                                          of the one in `names`, which is trained, at two looks; at the step that
+                                          `names` holds next, in one of its own; the number: how many like it
     site <input>, port `given_changed`    so many of `call` elements that were looked at of what micro-batch `op` was
                                           given were others when its backward was over, which needed them; no
                                           operation of torch had written to it; `module`: where it was given
@@ -240,6 +243,7 @@ MOVED, FROZEN_WRITTEN, FROZEN_STATISTICS = "moved", "frozen_written", "frozen_st
 MUCH = 0.5  # of the usual size of what a norm gives: two rows a channel, momentum 0.1, move it by a third at random
 OF_ANOTHER = "of_another"
 SAME_DRAWS, ALIKE, NOT_LOADED, CHANGED_AFTER = "same_draws", "alike", "not_loaded", "changed_after"
+JOINED = "joined"
 GIVEN_CHANGED, UNTIED, HUNG_TWICE = "given_changed", "untied", "hung_twice"
 AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY = "away", "elsewhere", "left_behind", "far_away"
 FORGETS, SAID, MEANT = "forgets", "said", "may be meant"

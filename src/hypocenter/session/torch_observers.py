@@ -32,6 +32,7 @@ from hypocenter.session.observers.health import Health
 from hypocenter.session.observers.held_back import HeldBack
 from hypocenter.session.observers.hung_twice import HungTwice
 from hypocenter.session.observers.hyperparameters import Hyperparameters
+from hypocenter.session.observers.joined import Joined
 from hypocenter.session.observers.kept_batches import KeptBatches
 from hypocenter.session.observers.loads import Loads
 from hypocenter.session.observers.local_gradients import LocalGradients
@@ -96,7 +97,7 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
     *(FrozenMoves, FrozenWritten),  # what is frozen stays
     *(Unmeasured, MovedStatistics, FrozenStatistics),  # norms have measured what they use, in training alone
     *(Modes, ClipCalls),  # in the mode of training, clipped where it acts
-    *(FreshState, HandedOver, Ties),  # and with what was learned of it
+    *(FreshState, HandedOver, Ties, Joined),  # and with what was learned of it
     *(
         SameDraws,
         Pairs,
