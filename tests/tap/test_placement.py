@@ -6,6 +6,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, distribute_tensor
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from hypocenter.tap.placement import Placements, placement_of_gradient
 
@@ -47,6 +51,30 @@ def test_of_dtensors(names: tuple[str, ...] | None, placements: tuple[Any, ...],
     dtensor = SimpleNamespace(device_mesh=SimpleNamespace(mesh_dim_names=names), placements=placements)
 
     assert placed("a.weight", dtensor) == expected
+
+
+@pytest.fixture
+def of_two_ranks():
+    torch.distributed.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
+    yield
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.usefixtures("of_two_ranks")
+def test_a_mesh_without_names_is_of_tensors_where_layers_are_cut_over_it() -> None:
+    mesh, model = init_device_mesh("cpu", (2,)), nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
+    parallelize_module(model[0], mesh, ColwiseParallel())
+    copied = distribute_tensor(torch.ones(4, 4), mesh, [Replicate()])
+    model[1].weight = nn.Parameter(copied)
+    named = list(model.named_parameters())
+
+    placements = Placements(named, [], [model])
+    found = {name: placements.of(name, p) for name, p in named}
+
+    assert (found["0.weight"], found["1.weight"], found["2.weight"]) == ("tp=S(0)", "tp=R", "tp=R")
+    assert placement_of_gradient(copied, found["1.weight"], is_reduced=True) == "tp=R"
+    alone = Placements([named[2]], [], [model[1]])  # copies beside nothing that is cut: nobody knows over what
+    assert alone.of("1.weight", model[1].weight) == ""
 
 
 def test_plain_parameters_tell_nothing() -> None:

@@ -2,7 +2,8 @@
 
 R is a replica, S(dim) a shard, P a summand, V a value of the rank's own. What nothing tells is left out.
 
-    DTensor                     its placements, dimension by dimension of its mesh
+    DTensor                     its placements, dimension by dimension of its mesh; of a mesh without names see
+                                hypocenter.tap.topology.device_mesh
     beside DTensors over tp     tp=R for every parameter that is not one of them, but for experts
     FSDP1, ZeRO-3               dp=S
     torch's DDP                 dp=R for what it synchronises
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from hypocenter.axes import OUTER_FIRST
 from hypocenter.tap.topology.data_parallel import note_wrapper
-from hypocenter.tap.topology.device_mesh import axis_of
+from hypocenter.tap.topology.device_mesh import axes_without_name, axis_of
 from hypocenter.tap.weakly import Ref
 
 _EXPERT = re.compile(r"(^|[._])experts?([._]|$)", re.IGNORECASE)
@@ -97,16 +98,20 @@ class Placements:
         self._sharded = {id(p) for root in roots for p in _sharded_by_fsdp1(root)}
         self._is_megatron = any(hasattr(p, "tensor_model_parallel") for _, p in parameters)
         self._by_megatron = {id(p) for root in roots for p in _of_megatron_ddp(root)}
-        self._is_over_tensors = any("tp" in (_of_dtensor(p) or ()) for _, p in parameters)
+        self._axes = axes_without_name(roots)
+        self._is_over_tensors = any("tp" in (self._of_dtensor(p) or ()) for _, p in parameters)
 
     def of(self, name: str, parameter: Tensor) -> str:
         """Return the placement of a parameter, like `dp=R tp=S(0)`."""
-        found = _of_dtensor(parameter)
+        found = self._of_dtensor(parameter)
         if found is None:
             found = self._over_tensors(parameter) | self._over_data(name, parameter)
         if self._is_over_tensors and "tp" not in found and not _EXPERT.search(name):
             found = found | {"tp": "R"}
         return " ".join(f"{axis}={found[axis]}" for axis in OUTER_FIRST if axis in found)
+
+    def _of_dtensor(self, parameter: Any) -> dict[str, str] | None:
+        return _of_dtensor(parameter, self._axes.get(id(getattr(parameter, "device_mesh", None)), ""))
 
     def _over_tensors(self, parameter: Any) -> dict[str, str]:
         found: dict[str, str] = {}
@@ -135,9 +140,10 @@ def placement_of_gradient(gradient: Tensor, of_parameter: str, *, is_reduced: bo
         of_parameter: the parameter's.
         is_reduced: False where the optimizer may hold a part of it only (ZeRO, Megatron's distributed optimizer).
     """
-    own = _of_dtensor(gradient)
+    known = dict(word.split("=") for word in of_parameter.split())
+    own = _of_dtensor(gradient, next(iter(known)) if len(known) == 1 else "")
     if own is not None:
-        both = dict(word.split("=") for word in of_parameter.split()) | own
+        both = known | own
         return " ".join(f"{axis}={both[axis]}" for axis in OUTER_FIRST if axis in both)
     if is_reduced:
         return of_parameter
@@ -152,22 +158,24 @@ def sees_whole_gradients(optimizer: Any) -> bool:
     return all(type(each).__name__ in _WHOLE_GRADIENTS for each in chained)
 
 
-def _of_dtensor(tensor: Any) -> dict[str, str] | None:
+def _of_dtensor(tensor: Any, axis_without_name: str) -> dict[str, str] | None:
+    """Return the placement of a DTensor by axes, None of another one.
+
+    Args:
+        axis_without_name: of the only dimension of a mesh that names none; "": dp for a shard, nothing for a copy.
+    """
     mesh, placements = getattr(tensor, "device_mesh", None), getattr(tensor, "placements", None)
     if mesh is None or placements is None:
         return None
     names = mesh.mesh_dim_names or ()
-    axes = [axis_of(str(name)) for name in names] or [_axis_without_name(placements)] * len(placements)
+    axis = axis_without_name or ("dp" if placements[0].is_shard() else "")
+    axes = [axis_of(str(name)) for name in names] or [axis if len(placements) == 1 else ""] * len(placements)
     found: dict[str, str] = {}
     for axis, placement in zip(axes, placements, strict=True):
         text = _text(placement)
         if axis and found.get(axis, "R") == "R":  # of two dimensions of one axis (HSDP) the sharded one counts
             found[axis] = text
     return found
-
-
-def _axis_without_name(placements: Sequence[Any]) -> str:
-    return "dp" if len(placements) == 1 and placements[0].is_shard() else ""
 
 
 def _text(placement: Any) -> str:

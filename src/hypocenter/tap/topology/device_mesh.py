@@ -123,6 +123,14 @@ def _axes(mesh: Mesh, uses: frozenset[str]) -> list[str]:
     return ["tp"] if "sharded" in uses and n_dims == 1 else [""] * n_dims
 
 
+def axes_without_name(roots: Sequence[torch.nn.Module]) -> dict[int, str]:
+    """Return the axis of each mesh without names, by its id, over whose only dimension parameters of the roots lie."""
+    used = _used(roots)
+    meshes = {id(m): m for root in roots for p in root.parameters() if (m := getattr(p, "device_mesh", None)) is not None}
+    kept = {key: mesh_of(mesh) for key, mesh in meshes.items() if not mesh.mesh_dim_names}
+    return {key: axes[0] for key, mesh in kept.items() if (axes := _axes(mesh, used.get(mesh, frozenset())))[0]}
+
+
 def _used(roots: Sequence[torch.nn.Module]) -> dict[Mesh, frozenset[str]]:
     """Return meshes of the roots' parameters: "fsdp" if FSDP2 shards over it, "sharded" if others are sharded."""
     modules = modules_of(roots)
