@@ -85,7 +85,8 @@ balance writes none but the first.
     site `laws`, port `state_lost`        so many times in a row a new optimizer (`module`: its class) has taken over
                                           parameters without the state of the one before
     site <parameter>, port `state_of_another`  an optimizer begins with a state `module` of it that was the state `op`
-                                          of the parameter in `names` when it was saved; the number: how many like it
+                                          of the parameter in `names` when it was saved; `op` "": of none, and far from
+                                          what it was; the number: how many like it
     site <parameter>, port `clipped_in_part`  so many gradients, this one among them, were used at each of them and not
                                           clipped, others were; `call`: how many were used; `module` "once whole": at
                                           the updates before, none was left out

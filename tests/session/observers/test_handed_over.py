@@ -63,10 +63,43 @@ def of_other_weights(saved: Saved) -> tuple[nn.Module, torch.optim.Optimizer]:
     return model, optimizer
 
 
+def of_another_rank(saved: Saved) -> tuple[nn.Module, torch.optim.Optimizer]:
+    model, optimizer = as_it_was(saved)
+    for state in optimizer.state.values():
+        state["exp_avg"] = torch.randn_like(state["exp_avg"]) * state["exp_avg"].std()
+        state["exp_avg_sq"] = torch.rand_like(state["exp_avg_sq"]) * state["exp_avg_sq"].mean()
+    return model, optimizer
+
+
+def in_bfloat16(saved: Saved) -> tuple[nn.Module, torch.optim.Optimizer]:
+    model, optimizer = as_it_was(saved)
+    for state in optimizer.state.values():
+        state["exp_avg"] = state["exp_avg"].bfloat16().float()
+    return model, optimizer
+
+
+def anew(saved: Saved) -> tuple[nn.Module, torch.optim.Optimizer]:
+    model, optimizer = as_it_was(saved)
+    for state in optimizer.state.values():
+        state["exp_avg"].zero_()
+        state["exp_avg_sq"].fill_(1e-8)
+    return model, optimizer
+
+
+def beginning_at_the_weights(saved: Saved) -> tuple[nn.Module, torch.optim.Optimizer]:
+    model, optimizer = as_it_was(saved)
+    for parameter, state in optimizer.state.items():  # as the slow weights of Lookahead do
+        state["exp_avg"], state["exp_avg_sq"] = parameter.detach().clone(), parameter.detach().clone()
+    return model, optimizer
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("resume", "told"),
-    [(exchanged, ["HC259"]), (in_another_order, ["HC259"]), (as_it_was, []), (of_other_weights, [])],
+    [
+        *((exchanged, ["HC259"]), (in_another_order, ["HC259"]), (of_another_rank, ["HC259"])),
+        *((as_it_was, []), (of_other_weights, []), (in_bfloat16, []), (anew, []), (beginning_at_the_weights, [])),
+    ],
 )
 def test_state_in_the_wrong_place_is_told(
     tmp_path: Path, resume: Callable[[Saved], tuple[nn.Module, torch.optim.Optimizer]], told: list[str]

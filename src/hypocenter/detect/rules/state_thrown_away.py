@@ -4,7 +4,7 @@ What it means
     The program makes a new optimizer for the same parameters, in each epoch or every few steps, and goes on training
     with it. Momentum, the averages of Adam and the count of steps begin anew each time: Adam's first steps are as large
     as the learning rate whatever the gradient is, and nothing is ever averaged. Or a resume puts state into the wrong
-    place: parameters were put together in another order, or two averages were exchanged.
+    place: parameters were put together in another order, two averages were exchanged, a rank has read the file of another.
 
 How it is decided
     Twice in a row an optimizer without state makes an update of parameters that another one with state has updated
@@ -13,7 +13,8 @@ How it is decided
     that follows a load is a resumed run: nothing is said.
 
     Or an optimizer begins with state, for parameters that are what they were when a `state_dict` was asked for in the
-    same process, and what it has is, bit for bit, what another parameter had then, or another state of the same one.
+    same process, and what it has is, bit for bit, what another parameter had then, or another state of the same one; or
+    what most parameters have is none of that, and further than half of its norm from what they had.
 
 What to do
     Make the optimizer once, before the loop; to change the learning rate, set it in `param_groups` or use a scheduler.
@@ -30,7 +31,7 @@ from collections.abc import Iterator
 from hypocenter.detect.engine import rule
 from hypocenter.detect.law_rows import STATE_LOST, STATE_OF_ANOTHER
 from hypocenter.detect.window import Window
-from hypocenter.nouns import Finding, Remedy
+from hypocenter.nouns import Finding, Reading, Remedy
 
 
 @rule(
@@ -40,7 +41,9 @@ from hypocenter.nouns import Finding, Remedy
 def check(window: Window) -> Iterator[Finding]:
     """Fire at the step at which it is seen again."""
     for row in window.by_phase["optimizer"]:
-        if row.port == STATE_OF_ANOTHER:
+        if row.port == STATE_OF_ANOTHER and not row.op:
+            yield _of_nobody(window, row)
+        elif row.port == STATE_OF_ANOTHER:
             n = round(row.summary.sum)
             yield Finding(
                 code="HC259", kind="config", severity="warning", step=row.step, rank=window.rank, phase="optimizer",
@@ -62,3 +65,18 @@ def check(window: Window) -> Iterator[Finding]:
                 then=("momentum and averages begin anew each time",),
                 remedy=Remedy(action="make-it-once", text="make the optimizer once, before the loop"),
             )  # fmt: skip
+
+
+def _of_nobody(window: Window, row: Reading) -> Finding:
+    n = round(row.summary.sum)
+    return Finding(
+        code="HC259", kind="config", severity="warning", step=row.step, rank=window.rank, phase="optimizer",
+        title=f"the state {row.module!r} of {row.site} is not what it was when it was saved",
+        site=row.site, port=row.module, param=row.site, cause="program-error", confidence="likely",
+        why=(
+            "the weights are those of that time, bit for bit, and the state is none of those that were there",
+            f"so {'is 1 state' if n == 1 else f'are {n} states'} of the optimizer",
+        ),
+        then=("the optimizer goes on from averages of other gradients",),
+        remedy=Remedy(action="restore-own-state", text="let each rank read its own state, of the same step as the weights"),
+    )  # fmt: skip

@@ -2,14 +2,16 @@
 
 Whenever a model or an optimizer is asked for its `state_dict`, samples of the optimizers' state are kept. An optimizer
 that begins with state, for parameters that are what they were then, must have been given what there was: where it has
-what another parameter had, or another state of the same one, something was put into the wrong place.
+what another parameter had, or another state of the same one, something was put into the wrong place. Where what most
+parameters have is far from all that was there, it is of another rank, or of another time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
+import numpy as np
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
@@ -23,6 +25,7 @@ from hypocenter.tap.own_frame import RAISED, hear
 from hypocenter.tap.weakly import Ref
 
 ELEMENTS, FEWEST = 64, 4  # of a tensor, and that are needed to tell two apart
+FAR = 0.5  # of the norm of what there was: no format rounds that much away
 MOST = 8  # times that state is kept; who asks for it at every step does not resume from each
 
 _Place = tuple[str, str]  # a parameter, and the name of its state
@@ -67,7 +70,7 @@ class HandedOver(Observer):
             for name, column in block.columns.items():
                 parts = replace(column, values=column.values.cpu()).parts()
                 for parameter, part in zip(block.parameters, parts, strict=True):
-                    found[self.context.label(parameter), name] = bytes_of(part).tobytes()
+                    found[self.context.label(parameter), name] = bytes_of(part.float().contiguous()).tobytes()
         places = [(self.context.label(p), name) for p, each in zip(parameters, held, strict=True) for name in each]
         return {place: found[place] for place in places if found[place]}
 
@@ -88,20 +91,41 @@ class HandedOver(Observer):
             self._compare(optimizer, update.step)
 
     def _compare(self, optimizer: Optimizer, step: int) -> None:
-        held, places = self._held(optimizer), {each: place for place, each in self._kept.items() if place[1] != VALUE}
-        wrong = [
-            (place, places[now])
+        then = {label for label, _ in self._kept}
+        held = {(_name_then(label, then), name): now for (label, name), now in self._held(optimizer).items()}
+        places = {each: place for place, each in self._kept.items() if place[1] != VALUE}
+        known = [
+            (place, now)
             for place, now in held.items()
-            if held.get((place[0], VALUE)) == self._kept.get((place[0], VALUE), b"")
-            and now in places
-            and self._kept.get(place, now) != now
-            and now != now[:8] * (len(now) // 8)  # one number many times over is of nobody
+            if place[1] != VALUE
+            and place in self._kept
+            and held[place[0], VALUE] == self._kept.get((place[0], VALUE), b"")
+            and now != now[:4] * (len(now) // 4)  # one number many times over is of nobody
         ]
+        others = [(place, now) for place, now in known if self._kept[place] != now]
+        wrong = [(place, places[now]) for place, now in others if now in places]
+        far = [
+            (place, ("", ""))
+            for place, now in others
+            if now not in places and now != held[place[0], VALUE] and _is_far(now, self._kept[place])
+        ]
+        wrong = wrong or (far if 2 * len(far) > len(known) else [])
         if wrong:
             (label, name), (other, its) = wrong[0]
             order = self.context.clock.next_order()
             row = number_row(label, STATE_OF_ANOTHER, step, order, float(len(wrong)), module=name)
             self.rows.append(replace(row, op=its, names=(other,)))
+
+
+def _name_then(label: str, then: Collection[str]) -> str:
+    """Return the name that a parameter had: beside a second model of its class its own begins with a word more."""
+    found = [] if label in then else [each for each in then if label.endswith(f".{each}") or each.endswith(f".{label}")]
+    return found[0] if len(found) == 1 else label
+
+
+def _is_far(now: bytes, then: bytes) -> bool:
+    a, b = (np.frombuffer(each, dtype=np.float32) for each in (now, then))
+    return a.shape == b.shape and bool(np.linalg.norm(a - b) > FAR * np.linalg.norm(b))
 
 
 def _like(parameter: Tensor, state: Mapping[str, Any]) -> dict[str, Any]:
