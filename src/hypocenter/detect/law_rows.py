@@ -160,8 +160,9 @@ How a gradient is off:
                                           line's backward has left them
     site `laws`, port `alike_workers`     in each of so many workers of a loader `module` draws the same random numbers
     site <parameter>, port `frozen_moves`  it was trained, does not ask for a gradient any more, has none but 0 or
-                                          (`op` "old") the one it had before, and each of so many updates of the
-                                          optimizer `module` has moved it
+                                          (`op` "old") the one it had before, and updates of the optimizer `module`
+                                          have moved it, at two looks of which the first was `call` steps before; so
+                                          many like it are frozen; `names`: the last look at which none was
     site <parameter>, port `frozen_written`  no optimizer holds it, trained ones are beside it, and it has changed
                                           since the last look, after so many (the number) between which it stayed;
                                           `source`: the line that wrote to it, where one was seen

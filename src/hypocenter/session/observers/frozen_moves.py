@@ -33,8 +33,9 @@ class FrozenMoves(Observer):
         self._before: list[tuple[Tensor, Tensor]] = []
         self._gradients: dict[int, tuple[int, int]] = {}  # of what was frozen at the look before: which, its version
         self._kind = ""
-        self._n_moved = 0
-        self._n_updates = 0
+        self._n_moved = self._n_updates = 0
+        self._n_frozen = self._since = 0  # and the first look at which it moved
+        self._trained_at = 0  # the last look at which nothing was frozen
 
     def before_update(self, update: Update) -> None:
         """Keep what is frozen and has a gradient of zeros, or the one that it had at the look before."""
@@ -49,6 +50,8 @@ class FrozenMoves(Observer):
         norms, label = update.check.grad_norms, self.context.label
         frozen = [p for p in update.parameters if not p.requires_grad and p.grad is not None and id(p) in self._trained]
         known, self._gradients = self._gradients, {}
+        self._n_frozen = len(frozen)
+        self._trained_at = self._trained_at if frozen else update.step
         for parameter in frozen[:PARAMETERS]:
             if (gradient := parameter.grad) is None:
                 continue
@@ -77,7 +80,9 @@ class FrozenMoves(Observer):
 
     def _note(self, moved: Sequence[float], name: str, kind: str, step: int, gradient: str) -> None:
         self._n_moved = self._n_moved + 1 if moved[0] else 0
+        if self._n_moved == 1:
+            self._since = step
         if self._n_moved == TIMES:
             order = self.context.clock.next_order()
-            row = number_row(name, FROZEN_MOVES, step, order, TIMES, module=kind)
-            self.rows.append(replace(row, op=gradient))
+            row = number_row(name, FROZEN_MOVES, step, order, self._n_frozen, module=kind, call=step - self._since)
+            self.rows.append(replace(row, op=gradient, names=(str(self._trained_at),)))
