@@ -204,7 +204,7 @@ class Between(Observer[Observed]):
         looked_at, n = self._look_again(kept, update), 0  # and so many more, which are as they were
         if kept.blocks:
             with self._audits.spending(calls_program=False):
-                n, others = self._compared(optimizer, kept, update.step)
+                n, others = self._compared(optimizer, kept, update)
                 looked_at += others
             kept.blocks = ()
         if not looked_at and not n:
@@ -221,11 +221,13 @@ class Between(Observer[Observed]):
             balanced = n, n - changed
             self.rows.append(count_row(SITE, BALANCED, update.step, order(), balanced, module=BETWEEN))
 
-    def _compared(self, optimizer: Any, kept: _Kept, step: int) -> tuple[int, list[tuple[_Key, Any, tuple[int, int]]]]:
+    def _compared(
+        self, optimizer: Any, kept: _Kept, update: Update
+    ) -> tuple[int, list[tuple[_Key, Any, tuple[int, int]]]]:
         """How much of what was kept is as it was, and all else: (key, parameter, elements looked at and changed)."""
-        framework = self.context.framework
+        framework, held = self.context.framework, update.ids  # a head that was replaced is held no more
         before = [replace(block, parameters=[ref() for ref in block.parameters]) for block in kept.blocks]
-        alive = [p for block in before for p in block.parameters if p is not None and id(p) not in kept.moved]
+        alive = [p for block in before for p in block.parameters if id(p) in held and id(p) not in kept.moved]
         now = self._blocks(optimizer, alive)
         if _are_same(framework, before, now):
             keys = [
@@ -240,7 +242,7 @@ class Between(Observer[Observed]):
                 if track.event is None:
                     track.n_stayed += 1  # as of nearly all
                 else:
-                    self._follow(track, None, step)
+                    self._follow(track, None, update.step)
             return len(keys), []
         there = {(id(p), name): part for block in now for p, name, part, _ in block.items()}
         ids = set(map(id, alive))
