@@ -24,6 +24,8 @@ rates      another learning rate, a skipped update (HC306 tells)
 data       tensor-parallel ranks were given other data (HC305 tells)
 """
 
+GRADIENTS_AGREE = "the gradients of this step agree: something else has written to the parameters"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from hypocenter.detect import engine, group_engine
 from hypocenter.detect.misuse import STILL, TRAINED
+from hypocenter.detect.replica_verdicts import GRADIENTS_AGREE
 from hypocenter.detect.spikes import Series
 from hypocenter.detect.whole import Looked, doubts
 from hypocenter.diagnose import deaths, verdicts
@@ -286,7 +287,8 @@ def _with(leader: Folded, laws: Sequence[Finding]) -> Folded:
     began = min((law for law in laws if law.step < finding.step), key=lambda law: law.step, default=None)
     if began is not None:
         why = f"it began at step {began.step}: {began.title}"
-        finding = replace(finding, step=began.step, why=(*finding.why, why))
+        others = tuple(each for each in finding.why if each != GRADIENTS_AGREE)  # at that later step
+        finding = replace(finding, step=began.step, why=(*others, why))
         if began.param is not None:
             finding = replace(finding, param=began.param, site=began.site)
         if began.cause == "missing-gradient-sync" and finding.cause == "replica-drift":  # why they went apart

@@ -124,14 +124,16 @@ def _finding(apart: stream_track.LossesApart, silent: Sequence[str], *, may_be_p
         why.append(f"parameters that differ over them from the start, and do not tell that they are parts: {shown}")
     if may_be_parts:
         why.append("what all ranks hold stays equal all the same: each rank's loss may be its part of the whole")
+    remedy = Remedy(
+        action="restore-replicas",
+        text="make what is no part of a layer under a seed that all ranks share, or broadcast it before step 0",
+    )
     return Finding(
         code=CODE, kind="desync", severity="note" if may_be_parts else "warning", step=apart.steps[0],
         rank=max(apart.values), phase="loss",
         title="tensor-parallel ranks come to other losses of the same batch", site="loss", port="value",
-        cause="init-mismatch" if apart.since is None else "replica-drift", confidence="likely", limit=low, actual=high,
-        why=tuple(why), then=("the copies that they share are trained on other losses, and go apart",),
-        remedy=Remedy(
-            action="restore-replicas",
-            text="make what is no part of a layer under a seed that all ranks share, or broadcast it before step 0",
-        ),
+        cause="unknown" if may_be_parts else "init-mismatch" if apart.since is None else "replica-drift",
+        confidence="possible" if may_be_parts else "likely", limit=low, actual=high, why=tuple(why),
+        then=() if may_be_parts else ("the copies that they share are trained on other losses, and go apart",),
+        remedy=None if may_be_parts else remedy,
     )  # fmt: skip

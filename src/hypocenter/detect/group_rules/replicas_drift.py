@@ -54,7 +54,7 @@ from hypocenter.detect.rank_words import ranks_text, when_words, who
 from hypocenter.detect.read_copies import Standing
 from hypocenter.detect.replica_rows import READ
 from hypocenter.detect.replica_track import is_last, track
-from hypocenter.detect.replica_verdicts import Verdict, verdicts
+from hypocenter.detect.replica_verdicts import GRADIENTS_AGREE, Verdict, verdicts
 from hypocenter.nouns import Finding, Remedy, Severity
 
 TIMES = 2  # steps
@@ -303,7 +303,7 @@ def _why(verdict: Verdict) -> Iterator[str]:
         yield f"{agree}only 1 of {verdict.first.n} parameters differs"
     elif verdict.reason == "split":
         if verdict.have_gradients_agreed:
-            yield "the gradients of this step agree: something else has written to the parameters"
+            yield GRADIENTS_AGREE
         writers = [rank for rank in verdict.writers if rank in first.ranks]
         if writers:
             how = ", not alike" if len(writers) == len(first.ranks) else " only"
