@@ -50,6 +50,7 @@ _KINDS = frozenset({"comm", "desync", "hardware", "exploding", "spike", "nonfini
 
 
 _OF_RANKS = frozenset({"HC308", "HC309"})
+_SCHEDULE = "HC214"  # of which no gradient comes
 _APART = frozenset({"desync", "hardware"})
 LATER = 16  # steps, of what is seen only when replicas are compared
 
@@ -270,7 +271,7 @@ def _explains(other: Finding, law: Finding) -> bool:
         return is_first and other.step == law.step and (other.param == law.param or law.severity == "note")
     if other.kind == "stagnation" and other.step == law.step and other.param == law.param is not None:
         return True  # it says why, of this parameter
-    if other.kind not in _KINDS:
+    if other.kind not in _KINDS or other.code == _SCHEDULE:
         return False
     of_ranks = law.code in _OF_RANKS and other.severity == "error" and other.step <= law.step
     return of_ranks or other.step == law.step or _is_seen_later(other, law)

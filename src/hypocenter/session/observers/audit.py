@@ -451,8 +451,8 @@ class Audit(Observer[ContextT]):
             return law.OTHER, ""
         of_parts = weights[: len(parts)]
         typical = statistics.median(of_parts)
-        if before is not None and abs(weights[-1] - typical) <= 0.01 * abs(typical):
-            return law.STEP_BEFORE, ""  # who keeps a part of it, as momentum, means that
+        if before is not None and any(abs(weights[-1] - each) <= 0.01 * abs(each) for each in (typical, 1.0)):
+            return law.STEP_BEFORE, ""  # as it was, or with what all get; who keeps a part of it, as momentum, means it
         off = [i for i, weight in enumerate(of_parts) if abs(weight - typical) > 0.01 * abs(typical)]
         return (law.MICROBATCH, str(off[0])) if len(off) == 1 else (law.OTHER, "")
 
