@@ -200,6 +200,26 @@ def test_labels_that_are_shifted_twice():
     language(input_ids=text, labels=text)
 
 
+@pytest.mark.parametrize(("silent", "is_told"), [((1, 4), True), ((1,), False), ((), False)])
+def test_texts_without_a_token_that_is_asked_for(silent, is_told):
+    text = torch.randint(2, 50, (8, 17))
+    labels = text.clone()
+    labels[:, :9] = -100
+    labels[list(silent)] = -100
+    if not is_told:
+        language(input_ids=text, labels=labels)
+        return
+    with pytest.raises(RelationBroken, match="no token that the loss asks for: 2 of 8"):
+        language(input_ids=text, labels=labels)
+
+
+def test_rows_of_padding_alone_fill_up_a_batch():
+    text = torch.randint(2, 50, (8, 17))
+    text[5:] = 0
+    labels = text.where(text > 0, -100)
+    language(input_ids=text, labels=labels)
+
+
 def test_a_model_that_is_to_say_the_token_after_the_next():
     class Ahead(nn.Module):
         def __init__(self):

@@ -92,6 +92,7 @@ def look_at_loss(subject: Subject, of_loss: OfLoss, facts: Facts | None) -> list
             pairing.asked_too_late(subject, facts)
             or pairing.asked_as_given(subject, facts)
             or pairing.asked_before_its_mask(subject, facts)
+            or pairing.asked_for_nothing(subject, facts)
         )
         if late is not None:
             all_found.append(found("HC252", late, None))

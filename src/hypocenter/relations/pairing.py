@@ -16,6 +16,7 @@ from hypocenter.tap.names import unwrap
 
 _LEAST_ROWS = 3
 _FARTHEST = 3  # places
+_LEAST_SILENT, _SILENT = 2, 0.125  # texts of a batch without a target, and their share
 _MASKED, _STRAY = 0.6, 0.05  # shares of masks: of 80 % of the places that are asked for, and of all others
 _LEAST_ASKED, _LEAST_TOKENS = 8, 3  # places with one token that is asked for there, and other tokens that are not
 
@@ -125,6 +126,41 @@ def asked_for_no_end(subject: Subject, facts: Facts) -> Wrong | None:
                 remedy="if the model shall learn where to end: give padding a token of its own",
                 is_note=True,
             )
+    return None
+
+
+def asked_for_nothing(subject: Subject, facts: Facts) -> Wrong | None:
+    """Return what is wrong if the loss asks for no token of several texts, where it asks for the next one of others.
+
+    By the gradient, or where a model is given labels and gives no logits back, by these: the tokens themselves.
+    """
+    for each in subject.of_model:
+        ids = each.tensor
+        asked = _asked_next(ids, facts) if ids.dim() == 2 and not ids.is_floating_point() else None
+        if asked is None:
+            continue
+        is_text = (ids != ids[:, :1]).any(1)  # a row of padding alone fills up a batch
+        n, n_texts = int((is_text & (asked < 0).all(1)).sum()), int(is_text.sum())
+        if n >= _LEAST_SILENT and n >= _SILENT * n_texts:
+            return Wrong(
+                title=f"texts of the batch have no token that the loss asks for: {n} of {n_texts}",
+                why="all their labels are ignored, so that nothing is learned from them: answers are cut off where texts "
+                "are too long, or what marks an answer is not found",
+                remedy="make room for the answers (a greater length, or cut the beginning off), or leave these texts out",
+            )
+    return None
+
+
+def _asked_next(ids: Tensor, facts: Facts) -> Tensor | None:
+    """Return at each place the next token where it is asked for, else a negative number; None: it is not, or unknown."""
+    if facts.targets is not None:
+        asked = facts.targets.reshape(ids.shape) if facts.targets.numel() == ids.numel() else None
+        return asked if asked is not None and shift_of(ids, asked) == 1 else None
+    for label in (each.tensor for each in facts.labels):
+        if label.shape == ids.shape and label is not ids and label.dtype == ids.dtype:
+            counts = label >= 0
+            if bool(counts.any()) and not bool(counts.all()) and torch.equal(label[counts], ids[counts]):
+                return label[:, 1:]
     return None
 
 

@@ -4,7 +4,7 @@ What it means
     The difference of outputs of shape [n, 1] and labels of shape [n] has the shape [n, n]: every output is compared
     with every label, and the model learns the mean of all. Or labels that the program has shifted by one place are
     shifted once more by a model that does so itself: it learns the token after the next. Or the label of each masked
-    token is the mask.
+    token is the mask. Or texts have no label at all: what they are to teach was cut off.
 
 How it is decided
     In a replay of a healthy micro-batch. For the first, labels change places, and the loss stays as it was although all
@@ -14,7 +14,8 @@ How it is decided
     asks for, which the gradient of the logits tells, stands two places later in the input at 99 of 100 places, and not
     one place later, and labels that the program has given stand one place later. For the third, at eight places and
     more, of three samples and more, it asks for one token alone, which the input holds at these places and nowhere
-    else.
+    else. For the last, it asks for the next token of some texts, and of two texts or more, an eighth of the batch, for
+    none.
 
 What to do
     Give both the same shape; give a model that shifts labels itself the tokens as they are; clone labels before
