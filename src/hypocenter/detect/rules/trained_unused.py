@@ -181,15 +181,17 @@ def check(window: Window) -> Iterator[Finding]:
             yield _finding(window, [row], "warning", title, window.step, why)
         elif row.port == PILED:
             why = (
-                f"at {row.summary.sum:.0f} updates in a row they were there when the {row.module} of other parameters "
-                "made its step, and were added to"
+                f"at {row.summary.sum:.0f} updates in a row a backward for other parameters had left gradients here; when "
+                f"the {row.module} of those had made its step, they were not cleared, and backward added to them"
             )
             title = "gradients of another optimizer's loss are in this update"
             share = float(row.op or 0)
             severity = "warning" if share > PILED_MATTERS else "note"
             found = _finding(window, [row], severity, title, max(0, window.step - round(row.summary.sum) + 1), why)
+            of = f"so it is with {row.names[0]}" if row.names else ""
             more = f"the first update was made without; now {share:.0%} is of a backward for the other, a step before"
-            yield replace(found, why=(*found.why, *([more] if share else [])), remedy=_CLEAR if share else None)
+            said = (*([of] if of else []), *([more] if share else []))
+            yield replace(found, why=(*found.why, *said), remedy=_CLEAR)
         elif row.port in (USED_TWICE, NOT_USED):
             severity: Severity = "note" if row.module == ALL else "warning"
             yield _finding(window, [row], severity, *_of_use(window.step, row))

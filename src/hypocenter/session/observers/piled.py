@@ -113,18 +113,18 @@ class Piled(Observer[Observed]):
         used = [found for g in gradients if (found := framework.sample(g)) is not None]
         is_meant = is_meant or not left.lines.isdisjoint(self._lines_since(left.n_backwards))
         if is_meant or len(used) != len(left.values) or not used:
-            self._add(left.other, "")
+            self._add(left, "")
             return
         wide = [(framework.wide(a), framework.wide(b)) for a, b in zip(left.values, used, strict=True)]
         numbers = [sum((a * a).sum() for a, _ in wide), sum(((b - a) * (b - a)).sum() for a, b in wide)]
 
         def read(host: Sequence[float]) -> None:
             before, own = (max(0.0, n) ** 0.5 for n in host)
-            self._add(left.other, f"{before / (before + own):.3g}" if before + own > 0 else "")
+            self._add(left, f"{before / (before + own):.3g}" if before + own > 0 else "")
 
         self._deferred.add(framework.xp.stack(numbers), read)
 
-    def _add(self, other: str, share: str) -> None:
-        clock = self.context.clock
-        row = number_row(SITE, PILED, clock.step, clock.next_order(), TIMES, module=other)
-        self.rows.append(replace(row, op=share))
+    def _add(self, left: _Left, share: str) -> None:
+        clock, first = self.context.clock, left.gradients[0][0]()
+        row = number_row(SITE, PILED, clock.step, clock.next_order(), TIMES, module=left.other)
+        self.rows.append(replace(row, op=share, names=() if first is None else (self.context.label(first),)))
