@@ -108,6 +108,10 @@ class ReplicaTrack:
     varied: frozenset[str] = frozenset()  # there: parameters that began as more than a constant
     parted: list[tuple[int, str, str]] = field(default_factory=list[tuple[int, str, str]])  # there: step at which one
     # that began equal is so no longer, its name, and that of a parameter of the same module that is a replica
+    late: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])  # there: parameters that were
+    # equal on all ranks when they were first recorded, later than others; the step, and their digest
+    late_apart: dict[str, list[int]] = field(default_factory=dict[str, list[int]])  # there: of these, the steps at which
+    # they are not equal, though all ranks use one gradient
     mixed: dict[str, list[int]] | None = None  # there: parameters that began with other values on each rank, and the
     # steps at which the gradients that the ranks had made of them were added up all the same
     start: Start | None = None  # there
@@ -216,8 +220,33 @@ def _learn(known: ReplicaTrack, panel: Panel, rows: pa.Table) -> None:
         for name in sorted(differing & known.began.keys() & may_differ):
             if (beside := siblings.get(name.rpartition(".")[0])) is not None:
                 known.parted.append((panel.step, name, beside))
+    _note_late(known, panel, values, rows)
     compared = compare(rows, everybody, expected_equal(rows, "dp", known.typed["dp"]))
     known.occasions.setdefault("dp", []).extend(_occasions(panel, compared))
+
+
+def _note_late(known: ReplicaTrack, panel: Panel, values: pa.Table, rows: pa.Table) -> None:
+    """Learn of what comes later, as where a part of the model is unfrozen: it is a copy once it is equal and has moved."""
+    import pyarrow.compute as pc
+
+    everybody = [panel.ranks]
+    compared, began = compare(values, everybody), known.began or {}
+    is_whole = compared.sizes == len(panel.ranks)
+    equal = [e for e in np.flatnonzero(~compared.differs & is_whole)]
+    now = {compared.sites[compared.site[e]]: compared.members(int(e))[0].digest for e in equal}
+    differing = {compared.sites[i] for i in compared.site[compared.differs & is_whole]}
+    for name, digest in now.items():
+        if name not in began and name not in known.typed["dp"]:
+            first = known.late.setdefault(name, (panel.step, digest))
+            if first[1] != digest:
+                known.typed["dp"] |= {name}
+    apart = differing & known.late.keys() - known.typed["dp"]
+    if apart:
+        grads = rows.filter(pc.and_(pc.equal(rows["port"], GRAD), pc.greater(rows["sumsq"], 0.0)))
+        used = compare(grads, everybody)
+        one_for_all = {used.sites[i] for i in used.site[~used.differs & (used.sizes == len(panel.ranks))]}
+        for name in sorted(apart & one_for_all):
+            known.late_apart.setdefault(name, []).append(panel.step)
 
 
 def _norms_apart(

@@ -80,6 +80,8 @@ def check(panel: Panel) -> Iterator[Finding]:
         yield _mixed(panel, mixed)
     if is_last(panel) and known.norms and known.start is not None:
         yield _norms(panel, known.norms, known.start.step, _OF_THE_SAME_DATA)
+    if is_last(panel) and (late := {n: s for n, s in known.late_apart.items() if n not in known.typed.get("dp", ())}):
+        yield _late(panel, late, {name: known.late[name][0] for name in late})
     elif is_last(panel) and known.parted and not known.facts.is_averaged(panel.ranks):
         yield _parted(panel, known.parted)
 
@@ -210,6 +212,27 @@ def _norms(panel: Panel, norms: Sequence[str], step: int, how: str) -> Finding:
         ),
         then=("each rank's norms learn from its part of the sequence",),
         remedy=Remedy(action="reduce-gradient", targets=(name,), text="add their gradients up over the ranks as well"),
+    )  # fmt: skip
+
+
+def _late(panel: Panel, apart: Mapping[str, Sequence[int]], since: Mapping[str, int]) -> Finding:
+    """Report parameters that are trained later than others, began equal, and went apart at once."""
+    name, *others = sorted(apart, key=lambda each: (since[each], each))
+    return Finding(
+        code="HC301", kind="desync", severity="error", title=f"replicas of {name} went apart",
+        step=since[name], rank=panel.ranks[0], phase="param", site=name, port="replica", param=name,
+        cause="replica-drift", confidence="likely", ranks=tuple(panel.ranks),
+        why=(
+            f"it is equal on all ranks at step {since[name]}, the first with a gradient of it, and not at step "
+            f"{apart[name][0]}, though all ranks have the same gradient",
+            *((f"the same for {len(others)} more: {', '.join(others[:3])}{' ...' * (len(others) > 3)}",) if others else ()),
+            "what was trained before it stays equal",
+        ),
+        then=("each rank computes with another model",),
+        remedy=Remedy(
+            action="share-updates", targets=(name,),
+            text="let each rank update it, or bring it from its owner to the others as those before it",
+        ),
     )  # fmt: skip
 
 

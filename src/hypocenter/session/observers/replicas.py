@@ -6,6 +6,7 @@ ranks: who reads the recording compares. One transfer per device and occasion.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.sampled import sample
 from hypocenter.summary.reducers.torch_small_sketch import small_sketches
 from hypocenter.tap.digest import digests, to_host, to_host_with
-from hypocenter.tap.gradients import local
+from hypocenter.tap.gradients import local, norms
 from hypocenter.tap.placement import Placements, Wrappers, gathered_late, placement_of_gradient, sees_whole_gradients
 from hypocenter.tap.weakly import Ref
 
@@ -92,16 +93,24 @@ class Replicas(Observer):
         known = {id(h.parameter): h for h in held}
         is_scheduled = self._is_scheduled(update.step)  # else gradients are looked at by laws, which know more of them
         pairs = [(known[id(p)], g) for p, g in update.gradients if is_scheduled and id(p) in known]
+        n_own = len(pairs)  # then those that an optimizer of another rank uses: their norms are not at hand
+        if is_scheduled and sees_whole_gradients(update.optimizer):
+            pairs += [(h, h.parameter.grad) for h in all_held[len(held) :] if h.parameter.grad is not None]
         gradients, n_changed = [g for _, g in pairs], None if self._witness is None else self._witness.n_changed
+        norm_vectors = [n.float().expand(2).clone() for n in norms([_local_part(g) for g in gradients[n_own:]])]  # pairs
         at_first = [] if self._known else [_extremes(h.parameter) for h in all_held]
         found, vectors = to_host_with(
             [*digests([h.parameter for h in all_held]), *digests(gradients), n_changed],
-            [*small_sketches(gradients), *at_first],
+            [*small_sketches(gradients), *norm_vectors, *at_first],
         )
+        n_norms = len(gradients) + len(norm_vectors)
         rows = self._parameter_rows(all_held, found[: len(all_held)], update.step, BEFORE)
-        extremes = {h.name: pair for h, pair in zip(all_held, vectors[len(gradients) :], strict=bool(at_first))}
+        extremes = {h.name: pair for h, pair in zip(all_held, vectors[n_norms:], strict=bool(at_first))}
         self.rows += [_with_extremes(row, extremes.get(row.site)) for row in rows]
-        self.rows += self._gradient_rows(pairs, found[len(all_held) : -1], vectors[: len(gradients)], update)
+        elsewhere = [float(v[0]) if v else math.inf for v in vectors[len(gradients) : n_norms]]
+        self.rows += self._gradient_rows(
+            pairs, found[len(all_held) : -1], vectors[: len(gradients)], update, [None] * n_own + elsewhere
+        )
         self.rows += self._facts(held, update, found[-1] or 0)
 
     def _is_due(self, step: int) -> bool:
@@ -185,16 +194,17 @@ class Replicas(Observer):
 
     def _gradient_rows(
         self, pairs: Sequence[tuple[_Held, Tensor]], found: Sequence[int | None],
-        sketches: Sequence[tuple[float, ...] | None], update: Update,
+        sketches: Sequence[tuple[float, ...] | None], update: Update, norms_here: Sequence[float | None],
     ) -> list[Reading]:  # fmt: skip
-        is_reduced = sees_whole_gradients(update.optimizer)
+        sees_whole = sees_whole_gradients(update.optimizer)
         rows: list[Reading] = []
-        for (h, gradient), digest, sketch in zip(pairs, found, sketches, strict=True):
+        for (h, gradient), digest, sketch, here in zip(pairs, found, sketches, norms_here, strict=True):
             if digest is None:
                 continue
+            is_reduced = sees_whole and here is None  # it may be brought to its owner alone
             placement = placement_of_gradient(gradient, h.placement, is_reduced=is_reduced)
-            norm = update.check.grad_norms.get(h.name, 0.0)
-            is_bad = h.name in update.check.bad_params
+            norm = update.check.grad_norms.get(h.name, 0.0) if here is None else here
+            is_bad = h.name in update.check.bad_params or not math.isfinite(norm)
             summary = Summary(
                 n=gradient.numel(), n_nan=int(is_bad), sumsq=0.0 if is_bad else norm * norm,
                 sketch=None if is_bad else sketch,
@@ -248,6 +258,12 @@ def _extremes(parameter: Tensor) -> Tensor | None:
     if values is None or not values.numel() or not values.is_floating_point() or values.device.type == "meta":
         return None
     return torch.stack(torch.aminmax(values.float()))
+
+
+def _local_part(gradient: Tensor) -> Tensor:
+    """Return what of a gradient is on this rank; of none an empty one."""
+    part = local(gradient.detach())
+    return gradient.new_empty(0) if part is None else part
 
 
 def _with_extremes(row: Reading, pair: tuple[float, ...] | None) -> Reading:
