@@ -145,7 +145,7 @@ class Relations(Observer):
             looked = look(self._subject(update, left_s), chosen)
         if not self._is_auto and not looked.held and not looked.broken:
             why = next(iter(looked.not_asked.values()), "")
-            self.context.warn(f"relations were not looked at in step {update.step}: {why}")
+            self.context.warn(f"relations could not be looked at: {why}")
         self._known |= {each.relation for each in looked.broken}
         self._known |= {each.name for each in chosen if not each.code and each.name in looked.held}
         self._note(looked, update)
