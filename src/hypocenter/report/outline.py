@@ -176,7 +176,8 @@ def _points(finding: Finding) -> Iterator[Point]:
     if limit := wording.limit(finding):
         yield Point(label="limit", text=limit)
     if finding.then:
-        yield Point(label="then", text=wording.sentence(", ".join(finding.then)))
+        between = "; " if any(mark in each for each in finding.then for mark in ",:") else ", "
+        yield Point(label="then", text=wording.sentence(between.join(finding.then)))
     if finding.count > 1:
         yield Point(label="seen", text=f"{finding.count:,} times, this is the first")
     others = [wording.clean(name) for name in finding.names if name != finding.site]

@@ -53,11 +53,12 @@ class Joined(Observer):
         """Look at which memory each parameter of the other models lies in."""
         if not self._is_due(update.step) or self._is_told:
             return
-        roots = self.context.names.roots()
-        if len(roots) < 2 or not update.parameters:
+        roots, ids = self.context.names.roots(), update.ids
+        others = [(root, *each) for root in roots for each in root.named_parameters() if id(each[1]) not in ids]
+        if len(roots) < 2 or not others:
             return
         trained = {place: p for p in update.parameters if (place := _place(p))[0]}
-        joined = list(self._joined(roots, update.ids, trained, update.step))
+        joined = list(self._joined(others, trained, update.step))
         if joined:
             self._is_told = True
             (parameter, other, seen), order = joined[0], self.context.clock.next_order()
@@ -66,12 +67,10 @@ class Joined(Observer):
             self.rows.append(replace(row, names=(label(other), str(seen.apart))))
 
     def _joined(
-        self, roots: Iterable[nn.Module], ids: frozenset[int], trained: Mapping[_Place, Tensor], step: int
+        self, others: Iterable[tuple[nn.Module, str, Tensor]], trained: Mapping[_Place, Tensor], step: int
     ) -> Iterator[tuple[Tensor, Tensor, _Seen]]:
-        """Yield parameters, the trained ones whose memory they lie in, and since when."""
-        for root, name, parameter in [(root, *each) for root in roots for each in root.named_parameters()]:
-            if id(parameter) in ids:
-                continue
+        """Yield those of the others that lie in the memory of a trained one, this one, and since when."""
+        for root, name, parameter in others:
             known, other = self._seen.setdefault(root, {}), trained.get(_place(parameter))
             if other is None:
                 known[name] = _Seen(step)
