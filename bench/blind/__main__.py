@@ -48,7 +48,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench.blind", description=__doc__)
     parser.add_argument("names", nargs="*", help="beginnings of names; without any, all")
     parser.add_argument(
-        "--trial", choices=["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "healthy"], default="first"
+        "--trial",
+        choices=["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "healthy"],
+        default="first",
     )
     parser.add_argument("--audit", default="", help="as of `hypocenter run`")
     parser.add_argument("--twins", action="store_true", help="the healthy ones")

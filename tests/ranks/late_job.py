@@ -1,4 +1,4 @@
-"""Two ranks that own a half of the parameters each, and broadcast what they update; the trunk is trained from step 6 on.
+"""Two ranks that own a half of the parameters each, and send what they update; the trunk is trained from step 6 on.
 
 The argument: `kept` where the list of what is broadcast is not made anew then, `sent` where it is.
 """

@@ -22,7 +22,9 @@ class Two(nn.Module):
 
 
 def flat(grads, params):
-    return torch.cat([torch.zeros_like(p).flatten() if g is None else g.flatten() for g, p in zip(grads, params, strict=True)])
+    return torch.cat(
+        [torch.zeros_like(p).flatten() if g is None else g.flatten() for g, p in zip(grads, params, strict=True)]
+    )
 
 
 model = Two()

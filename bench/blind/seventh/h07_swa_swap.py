@@ -11,8 +11,14 @@ torch.manual_seed(402)
 x = torch.randn(1152, 3, 8, 8)
 y = (x.mean(dim=(2, 3)) @ torch.randn(3, 4) + x[:, 0, :2, :2].flatten(1)).argmax(dim=1)
 model = nn.Sequential(
-    nn.Conv2d(3, 12, 3, padding=1, bias=False), nn.BatchNorm2d(12), nn.ReLU(), nn.Conv2d(12, 12, 3, stride=2),
-    nn.BatchNorm2d(12), nn.ReLU(), nn.Flatten(), nn.Linear(108, 4),
+    nn.Conv2d(3, 12, 3, padding=1, bias=False),
+    nn.BatchNorm2d(12),
+    nn.ReLU(),
+    nn.Conv2d(12, 12, 3, stride=2),
+    nn.BatchNorm2d(12),
+    nn.ReLU(),
+    nn.Flatten(),
+    nn.Linear(108, 4),
 )
 average = AveragedModel(model)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9, nesterov=True)

@@ -63,5 +63,7 @@ for epoch in range(2):
 model.eval()
 with torch.no_grad():
     held = data[664:]
-    metric("heldout_loss", nn.functional.cross_entropy(model(held[:, :-1]).transpose(1, 2), held[:, 1:], ignore_index=0))
+    metric(
+        "heldout_loss", nn.functional.cross_entropy(model(held[:, :-1]).transpose(1, 2), held[:, 1:], ignore_index=0)
+    )
 tell(model, losses)

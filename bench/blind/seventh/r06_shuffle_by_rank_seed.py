@@ -57,7 +57,9 @@ model = DDP(net)
 torch.manual_seed(SEED + rank)  # another dropout mask on each rank
 optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)
 sampler = SortedThenShuffled(lengths[:352], SEED)
-loader = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(data[:352], mask[:352]), batch_size=11, sampler=sampler)
+loader = torch.utils.data.DataLoader(
+    torch.utils.data.TensorDataset(data[:352], mask[:352]), batch_size=11, sampler=sampler
+)
 losses = []
 for epoch in range(4):
     sampler.set_epoch(epoch)

@@ -34,7 +34,13 @@ texts = [
 encoded = [dict(tokenizer(t, return_token_type_ids=False)) for t in texts]
 
 config = GPT2Config(
-    vocab_size=VOCABULARY, n_positions=32, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=1,
+    vocab_size=VOCABULARY,
+    n_positions=32,
+    n_embd=32,
+    n_layer=2,
+    n_head=2,
+    bos_token_id=0,
+    eos_token_id=1,
     pad_token_id=tokenizer.pad_token_id,
 )
 model = GPT2LMHeadModel(config)
@@ -50,8 +56,15 @@ class Keep(TrainerCallback):
 trainer = Trainer(
     model=model,
     args=TrainingArguments(
-        output_dir=OUT, per_device_train_batch_size=16, max_steps=60, learning_rate=5e-3, logging_steps=1,
-        save_strategy="no", report_to=[], disable_tqdm=True, use_cpu=True,
+        output_dir=OUT,
+        per_device_train_batch_size=16,
+        max_steps=60,
+        learning_rate=5e-3,
+        logging_steps=1,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
     ),
     train_dataset=encoded[:576],
     data_collator=DataCollatorForLanguageModeling(tokenizer, mlm=False),

@@ -8,8 +8,7 @@ set_seed(302)
 VOCABULARY, ROW = 40, 32
 g = torch.Generator().manual_seed(2)
 documents = [
-    row[: int(n)]
-    for row, n in zip(words(900, 14, VOCABULARY, seed=2), torch.randint(5, 14, (900,), generator=g))
+    row[: int(n)] for row, n in zip(words(900, 14, VOCABULARY, seed=2), torch.randint(5, 14, (900,), generator=g))
 ]
 
 
@@ -42,8 +41,15 @@ class Collator:
 
 model = LlamaForCausalLM(
     LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=2, max_position_embeddings=ROW, pad_token_id=0, use_cache=False,
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=ROW,
+        pad_token_id=0,
+        use_cache=False,
     )
 )
 rows = pack(documents)

@@ -12,14 +12,26 @@ labels = (data[:, 0] + data[:, 5]) % 3
 
 base = BertForSequenceClassification(
     BertConfig(
-        vocab_size=VOCABULARY, hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
-        max_position_embeddings=16, num_labels=3, pad_token_id=0,
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=16,
+        num_labels=3,
+        pad_token_id=0,
     )
 )
 model = get_peft_model(
     base,
-    LoraConfig(task_type="SEQ_CLS", r=8, lora_alpha=16, lora_dropout=0.05, target_modules=["query", "value", "dense"],
-               exclude_modules=r".*pooler.*"),
+    LoraConfig(
+        task_type="SEQ_CLS",
+        r=8,
+        lora_alpha=16,
+        lora_dropout=0.05,
+        target_modules=["query", "value", "dense"],
+        exclude_modules=r".*pooler.*",
+    ),
 )
 dataset = torch.utils.data.TensorDataset(data[:512], labels[:512])
 loader = torch.utils.data.DataLoader(dataset, batch_size=32, shuffle=True)

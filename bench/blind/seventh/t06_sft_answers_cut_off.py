@@ -39,8 +39,16 @@ dataset = Dataset.from_list([tokenize(e) for e in examples[:416]])
 
 model = LlamaForCausalLM(
     LlamaConfig(
-        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=2,
-        num_key_value_heads=2, max_position_embeddings=64, bos_token_id=0, eos_token_id=1, pad_token_id=3,
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        max_position_embeddings=64,
+        bos_token_id=0,
+        eos_token_id=1,
+        pad_token_id=3,
     )
 )
 losses = []
@@ -55,9 +63,19 @@ class Keep(TrainerCallback):
 trainer = SFTTrainer(
     model=model,
     args=SFTConfig(
-        output_dir=OUT, max_length=None, per_device_train_batch_size=16, max_steps=52,
-        learning_rate=4e-3, logging_steps=1, save_strategy="no", report_to=[], disable_tqdm=True, use_cpu=True,
-        bf16=False, gradient_checkpointing=False, dataset_kwargs={"skip_prepare_dataset": True},
+        output_dir=OUT,
+        max_length=None,
+        per_device_train_batch_size=16,
+        max_steps=52,
+        learning_rate=4e-3,
+        logging_steps=1,
+        save_strategy="no",
+        report_to=[],
+        disable_tqdm=True,
+        use_cpu=True,
+        bf16=False,
+        gradient_checkpointing=False,
+        dataset_kwargs={"skip_prepare_dataset": True},
     ),
     train_dataset=dataset,
     processing_class=tokenizer,

@@ -16,9 +16,21 @@ target = target.masked_fill(torch.arange(LENGTH + 1)[None] >= cut[:, None], PAD)
 
 model = BartForConditionalGeneration(
     BartConfig(
-        vocab_size=VOCABULARY, d_model=32, encoder_layers=1, decoder_layers=1, encoder_attention_heads=2,
-        decoder_attention_heads=2, encoder_ffn_dim=64, decoder_ffn_dim=64, max_position_embeddings=16, dropout=0.0,
-        pad_token_id=PAD, bos_token_id=START, eos_token_id=END, decoder_start_token_id=START, forced_eos_token_id=None,
+        vocab_size=VOCABULARY,
+        d_model=32,
+        encoder_layers=1,
+        decoder_layers=1,
+        encoder_attention_heads=2,
+        decoder_attention_heads=2,
+        encoder_ffn_dim=64,
+        decoder_ffn_dim=64,
+        max_position_embeddings=16,
+        dropout=0.0,
+        pad_token_id=PAD,
+        bos_token_id=START,
+        eos_token_id=END,
+        decoder_start_token_id=START,
+        forced_eos_token_id=None,
         init_std=0.05,
     )
 )

@@ -40,7 +40,7 @@ HELP: dict[str, str] = {
     "sdc_check": "Steps at which each rank repeats its neighbour's micro-batch, to find wrong hardware.",
     "calibrate": "Steps at which perturbed replays measure the noise floor for `diff`; without a value: step 0.",
     "health": "Steps at which activations, attention, routers and updates are looked at; without a value: every=50.",
-    "audit": "Steps that are done again to see whether each gradient is that of its micro-batches; without a value: all.",
+    "audit": "Steps that are done again to see whether each gradient is that of its micro-batches; no value: all.",
     "relations": "Steps at which what must not matter (samples, later tokens, padding, labels) is changed in replays.",
     "agree": "Ranks tell each other over a side group that a step has failed.",
     "node_files": "Of 64 ranks and more a process beside each node's first rank tells `view` where its ranks are.",

@@ -110,7 +110,9 @@ class ReplicaTrack:
     # that began equal is so no longer, its name, and that of a parameter of the same module that is a replica
     late: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])  # there: parameters that were
     # equal on all ranks when they were first recorded, later than others; the step, and their digest
-    late_apart: dict[str, list[int]] = field(default_factory=dict[str, list[int]])  # there: of these, the steps at which
+    late_apart: dict[str, list[int]] = field(
+        default_factory=dict[str, list[int]]
+    )  # there: of these, the steps at which
     # they are not equal, though all ranks use one gradient
     mixed: dict[str, list[int]] | None = None  # there: parameters that began with other values on each rank, and the
     # steps at which the gradients that the ranks had made of them were added up all the same
@@ -226,13 +228,13 @@ def _learn(known: ReplicaTrack, panel: Panel, rows: pa.Table) -> None:
 
 
 def _note_late(known: ReplicaTrack, panel: Panel, values: pa.Table, rows: pa.Table) -> None:
-    """Learn of what comes later, as where a part of the model is unfrozen: it is a copy once it is equal and has moved."""
+    """Learn of what comes later, such as a part that is unfrozen: it is a copy once it has moved and is equal."""
     import pyarrow.compute as pc
 
     everybody = [panel.ranks]
     compared, began = compare(values, everybody), known.began or {}
     is_whole = compared.sizes == len(panel.ranks)
-    equal = [e for e in np.flatnonzero(~compared.differs & is_whole)]
+    equal = np.flatnonzero(~compared.differs & is_whole)
     now = {compared.sites[compared.site[e]]: compared.members(int(e))[0].digest for e in equal}
     differing = {compared.sites[i] for i in compared.site[compared.differs & is_whole]}
     for name, digest in now.items():

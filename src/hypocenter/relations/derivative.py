@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -63,7 +63,7 @@ def given_to(function: type[torch.autograd.Function], roots: Sequence[Tensor]) -
         return 1.0
     heads = [root.sum() for root in roots if root.grad_fn is not None]
     found = torch.autograd.grad(heads, edges, retain_graph=True, allow_unused=True)
-    told = [float(each) for each in found if each is not None and each.numel() == 1]
+    told = [float(each) for each in cast("Sequence[Tensor | None]", found) if each is not None and each.numel() == 1]
     return max((each for each in told if each and math.isfinite(each)), key=lambda each: abs(each - 1.0), default=1.0)
 
 
@@ -131,9 +131,7 @@ def _error(function: _Function, given: float) -> tuple[float, str] | None:
     return max(errors, default=None)
 
 
-def _along(
-    function: _Function, which: int, generator: torch.Generator, given: float
-) -> tuple[float, float] | None:
+def _along(function: _Function, which: int, generator: torch.Generator, given: float) -> tuple[float, float] | None:
     """Return how far backward is off for one input along one random direction, and the usual size of the result."""
     leaves = [x.clone().requires_grad_() for x in function.at]
     outputs = function(leaves)

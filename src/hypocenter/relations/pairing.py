@@ -144,15 +144,15 @@ def asked_for_nothing(subject: Subject, facts: Facts) -> Wrong | None:
         if n >= _LEAST_SILENT and n >= _SILENT * n_texts:
             return Wrong(
                 title=f"texts of the batch have no token that the loss asks for: {n} of {n_texts}",
-                why="all their labels are ignored, so that nothing is learned from them: answers are cut off where texts "
-                "are too long, or what marks an answer is not found",
-                remedy="make room for the answers (a greater length, or cut the beginning off), or leave these texts out",
+                why="all their labels are ignored, so that nothing is learned from them: answers are cut off where "
+                "texts are too long, or what marks an answer is not found",
+                remedy="make room for the answers (a greater length, or cut the beginning), or leave these texts out",
             )
     return None
 
 
 def _asked_next(ids: Tensor, facts: Facts) -> Tensor | None:
-    """Return at each place the next token where it is asked for, else a negative number; None: it is not, or unknown."""
+    """Return at each place the next token where it is asked for, else a negative number; None: unknown."""
     if facts.targets is not None:
         asked = facts.targets.reshape(ids.shape) if facts.targets.numel() == ids.numel() else None
         return asked if asked is not None and shift_of(ids, asked) == 1 else None

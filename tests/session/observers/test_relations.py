@@ -106,8 +106,9 @@ def test_what_begins_in_the_middle_of_a_run_is_told_between_two_looks(tmp_path, 
     assert sorted(each.code for each in found) == codes
     if found:
         told = {each.code: (each.step, " ".join(each.why)) for each in found}
-        assert told["HC241"][0] == 16 and "it held at step 8" in told["HC241"][1]
-        assert told["HC251"][0] == 24 and "it was not seen at step 16" in told["HC251"][1]
+        assert (told["HC241"][0], told["HC251"][0]) == (16, 24)
+        assert "it held at step 8" in told["HC241"][1]
+        assert "it was not seen at step 16" in told["HC251"][1]
 
 
 def test_by_default_it_is_looked_at_after_the_first_update(tmp_path):

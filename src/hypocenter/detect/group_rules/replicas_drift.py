@@ -218,6 +218,7 @@ def _norms(panel: Panel, norms: Sequence[str], step: int, how: str) -> Finding:
 def _late(panel: Panel, apart: Mapping[str, Sequence[int]], since: Mapping[str, int]) -> Finding:
     """Report parameters that are trained later than others, began equal, and went apart at once."""
     name, *others = sorted(apart, key=lambda each: (since[each], each))
+    more = f"the same for {len(others)} more: {', '.join(others[:3])}{' ...' * (len(others) > 3)}"
     return Finding(
         code="HC301", kind="desync", severity="error", title=f"replicas of {name} went apart",
         step=since[name], rank=panel.ranks[0], phase="param", site=name, port="replica", param=name,
@@ -225,7 +226,7 @@ def _late(panel: Panel, apart: Mapping[str, Sequence[int]], since: Mapping[str, 
         why=(
             f"it is equal on all ranks at step {since[name]}, the first with a gradient of it, and not at step "
             f"{apart[name][0]}, though all ranks have the same gradient",
-            *((f"the same for {len(others)} more: {', '.join(others[:3])}{' ...' * (len(others) > 3)}",) if others else ()),
+            *((more,) if others else ()),
             "what was trained before it stays equal",
         ),
         then=("each rank computes with another model",),

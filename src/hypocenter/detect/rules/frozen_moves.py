@@ -57,7 +57,8 @@ def check(window: Window) -> Iterator[Finding]:
             is_old, n = row.op == OLD, round(row.summary.sum)
             yield Finding(
                 code="HC262", kind="config", severity="warning", step=row.step - row.call, rank=window.rank,
-                phase="optimizer", title=f"{row.site} is frozen, and {row.module} moves it", site=row.site, param=row.site,
+                phase="optimizer", site=row.site, param=row.site,
+                title=f"{row.site} is frozen, and {row.module} moves it",
                 cause="program-error", confidence="proven",
                 why=(
                     f"it asks for no gradient, the one that it has is {'of before' if is_old else '0'}, and each "
@@ -66,5 +67,5 @@ def check(window: Window) -> Iterator[Finding]:
                     *((f"{n - 1} more are frozen and have a gradient",) if n > 1 else ()),
                 ),
                 then=("its old gradient is used once more" if is_old else "momentum and weight decay act on it",),
-                remedy=Remedy(action="no-gradient", text="use zero_grad(set_to_none=True), or take it out of the optimizer"),
+                remedy=Remedy(action="no-gradient", text="zero_grad(set_to_none=True), or take it out of the optimizer"),
             )  # fmt: skip

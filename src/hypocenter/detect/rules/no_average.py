@@ -18,7 +18,7 @@ How it is decided
     (cosine below 0.3), and `a` is below 0.5; or `a` is 0.9 or more and the average still not its source, bit for bit,
     at two looks after the first sixteen updates, in which a decay may grow; or, before two updates, the program has
     averaged a weight with itself: `lerp_`, or `mul_(d)` and `add_(x, alpha=1 - d)`, of one memory; or between two
-    updates other values are copied over a weight, a model is called, and the weight is copied over itself; or, at two of the
+    updates other values are copied over a weight, a model is called, and it is copied over itself; or, at two of the
     steps 0, 1, 2, 4, ... 64, the `ref_model` or `teacher_model` of a Trainer, which is not its model, has tensors in
     the memory of what its optimizer moves. A note: one tensor stays as it was at four moves of the others.
 
@@ -35,7 +35,16 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import AWAY, ELSEWHERE, FAR_AWAY, FORGETS, LEFT_BEHIND, OWN_AVERAGE, OWN_COPY, OWN_REFERENCE
+from hypocenter.detect.law_rows import (
+    AWAY,
+    ELSEWHERE,
+    FAR_AWAY,
+    FORGETS,
+    LEFT_BEHIND,
+    OWN_AVERAGE,
+    OWN_COPY,
+    OWN_REFERENCE,
+)
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Reading, Remedy
 
@@ -83,7 +92,7 @@ def _of_copy(window: Window, row: Reading) -> Finding:
         code="HC261", kind="config", severity="warning", step=row.step, rank=window.rank, phase="optimizer",
         site=row.site, param=row.site, title=f"what is put back as {row.site} is {row.site} itself",
         cause="program-error", confidence="proven",
-        why=(f"other values were copied over {row.site}{others}, a model was called, and then it was copied over itself",),
+        why=(f"other values were copied over {row.site}{others}, a model was called, then it was copied over itself",),
         then=("training goes on from the values that were meant for the time between",),
         remedy=Remedy(action="copy", text="keep clones of the weights: p.detach().clone()"),
     )  # fmt: skip

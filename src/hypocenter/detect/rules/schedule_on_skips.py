@@ -90,8 +90,8 @@ _OUT_OF_STEP: dict[str, tuple[Severity, str, str, str]] = {
     ),
     HARDLY: (
         "warning", "{name} has stepped {lines} times of {value:.0f}",
-        "it was made for {value:.0f} steps, as many as the run had updates, and stepped {lines} times: for each epoch, or "
-        "each whole batch of several micro-batches, and not for each update?",
+        "it was made for {value:.0f} steps, as many as the run had updates, and stepped {lines} times: for each "
+        "epoch, or each whole batch of several micro-batches, and not for each update?",
         "the learning rate has hardly left its beginning",
     ),
     ANEW: (

@@ -4,7 +4,7 @@ What it means
     The program makes a new optimizer for the same parameters, in each epoch or every few steps, and goes on training
     with it. Momentum, the averages of Adam and the count of steps begin anew each time: Adam's first steps are as large
     as the learning rate whatever the gradient is, and nothing is ever averaged. Or a resume puts state into the wrong
-    place: parameters were put together in another order, two averages were exchanged, a rank has read the file of another.
+    place: parameters were put together in another order, two averages were exchanged, a rank has read another's file.
 
 How it is decided
     Twice in a row an optimizer without state makes an update of parameters that another one with state has updated
@@ -78,5 +78,5 @@ def _of_nobody(window: Window, row: Reading) -> Finding:
             f"so {'is 1 state' if n == 1 else f'are {n} states'} of the optimizer",
         ),
         then=("the optimizer goes on from averages of other gradients",),
-        remedy=Remedy(action="restore-own-state", text="let each rank read its own state, of the same step as the weights"),
+        remedy=Remedy(action="restore-own-state", text="let each rank read its own state, of the step of the weights"),
     )  # fmt: skip

@@ -181,8 +181,8 @@ def check(window: Window) -> Iterator[Finding]:
             yield _finding(window, [row], "warning", title, window.step, why)
         elif row.port == PILED:
             why = (
-                f"at {row.summary.sum:.0f} updates in a row a backward for other parameters had left gradients here; when "
-                f"the {row.module} of those had made its step, they were not cleared, and backward added to them"
+                f"at {row.summary.sum:.0f} updates in a row a backward for other parameters had left gradients here; "
+                f"when the {row.module} of those had made its step, they were not cleared, and backward added to them"
             )
             title = "gradients of another optimizer's loss are in this update"
             share = float(row.op or 0)

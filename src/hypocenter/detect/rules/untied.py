@@ -21,8 +21,8 @@ How it is decided
 
 What to do
     Tie them again after loading and before the optimizer is made (`head.weight = embedding.weight`, `tie_weights()`).
-    Grow a vocabulary with `resize_token_embeddings`. Where two are meant, say so: `tie_word_embeddings=False`. Refresh a
-    copy with `load_state_dict` or `copy_`.
+    Grow a vocabulary with `resize_token_embeddings`. Where two are meant, say so: `tie_word_embeddings=False`. Refresh
+    a copy with `load_state_dict` or `copy_`.
 
 When it is wrong
     Where a model is trained tied first and is built anew, untied on purpose, later in the same run, and none of its

@@ -152,9 +152,7 @@ class ClipCalls(Observer[Observed]):
         elif seen.n_of_nothing >= LOOKED - 1:  # a generator of parameters holds some once
             self._tell(update, seen, SITE, CLIPPED_IN_VAIN, left_out, of="nothing")
 
-    def _tell(
-        self, update: Update, seen: _Seen, site: str, port: str, left_out: frozenset[str], of: str = ""
-    ) -> None:
+    def _tell(self, update: Update, seen: _Seen, site: str, port: str, left_out: frozenset[str], of: str = "") -> None:
         seen.is_told = True
         order, n = self.context.clock.next_order(), len({id(parameter) for parameter, _ in update.gradients})
         row = number_row(site, port, update.step, order, len(left_out), module=of, call=n)

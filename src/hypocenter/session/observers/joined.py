@@ -81,4 +81,6 @@ class Joined(Observer):
 
 
 def _place(parameter: Tensor) -> _Place:
-    return (storage_of(parameter), parameter.storage_offset(), parameter.shape) if parameter.numel() else (0, 0, ())
+    if not parameter.numel():
+        return 0, 0, ()
+    return storage_of(parameter), int(parameter.storage_offset()), parameter.shape

@@ -191,7 +191,6 @@ class Relations(Observer):
             row = count_row(rows.SITE, rows.LOOKED, step, order(), (n_asked, len(looked.held)))
             self.rows.append(replace(row, names=words))
 
-
     def _dated(self, found: Found) -> Found:
         """Return it with the last step at which it was not seen."""
         if self._looked is None:

@@ -97,7 +97,9 @@ class Replicas(Observer):
         if is_scheduled and sees_whole_gradients(update.optimizer):
             pairs += [(h, h.parameter.grad) for h in all_held[len(held) :] if h.parameter.grad is not None]
         gradients, n_changed = [g for _, g in pairs], None if self._witness is None else self._witness.n_changed
-        norm_vectors = [n.float().expand(2).clone() for n in norms([_local_part(g) for g in gradients[n_own:]])]  # pairs
+        norm_vectors = [
+            n.float().expand(2).clone() for n in norms([_local_part(g) for g in gradients[n_own:]])
+        ]  # pairs
         at_first = [] if self._known else [_extremes(h.parameter) for h in all_held]
         found, vectors = to_host_with(
             [*digests([h.parameter for h in all_held]), *digests(gradients), n_changed],

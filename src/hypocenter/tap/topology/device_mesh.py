@@ -126,7 +126,9 @@ def _axes(mesh: Mesh, uses: frozenset[str]) -> list[str]:
 def axes_without_name(roots: Sequence[torch.nn.Module]) -> dict[int, str]:
     """Return the axis of each mesh without names, by its id, over whose only dimension parameters of the roots lie."""
     used = _used(roots)
-    meshes = {id(m): m for root in roots for p in root.parameters() if (m := getattr(p, "device_mesh", None)) is not None}
+    meshes = {
+        id(m): m for root in roots for p in root.parameters() if (m := getattr(p, "device_mesh", None)) is not None
+    }
     kept = {key: mesh_of(mesh) for key, mesh in meshes.items() if not mesh.mesh_dim_names}
     return {key: axes[0] for key, mesh in kept.items() if (axes := _axes(mesh, used.get(mesh, frozenset())))[0]}
 
