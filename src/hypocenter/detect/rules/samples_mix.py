@@ -29,7 +29,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.relation_rows import broken
+from hypocenter.detect.relation_rows import broken, wrong
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Remedy
 
@@ -60,3 +60,4 @@ def check(window: Window) -> Iterator[Finding]:
             "graphs": ("graphs of one batch depend on each other: edges are not moved behind the first", offsets),
         },
     )  # fmt: skip
+    yield from wrong(window, "HC241", cause="sample-leak")
