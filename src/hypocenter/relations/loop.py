@@ -9,7 +9,7 @@ computed once more, with every second sample replaced by its neighbour, as relat
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -25,6 +25,7 @@ from hypocenter.tap.source import source_of
 
 CODE = "HC241"
 LEAST = 4  # samples: of fewer some numbers go with them by chance
+_MOST_LINES, _MOST_NUMBERS = 64, 4096  # of earlier steps: lines, and numbers of each
 _ROUNDING = 1e-5  # relative: the same function at another place of an array
 _BY_ELEMENT = frozenset({
     "add", "sub", "rsub", "mul", "div", "true_divide", "divide", "multiply", "subtract", "pow", "float_power", "where",
@@ -39,8 +40,7 @@ _OF_ONE = frozenset({
     "neg", "abs", "square", "sqrt", "rsqrt", "exp", "expm1", "log", "log1p", "tanh", "sigmoid", "relu", "softplus",
     "log_sigmoid", "logsigmoid", "clamp", "clip", "clamp_min", "clamp_max", "reciprocal", "sign", "sin", "cos", "erf", "to",
     "float", "double", "half", "bfloat16", "type_as", "detach", "clone", "contiguous", "nan_to_num", "absolute",
-    "__neg__", "__abs__", "__invert__", "logical_not", "silu", "gelu", "elu", "leaky_relu", "huber_loss", "mse_loss",
-    "l1_loss", "smooth_l1_loss",
+    "__neg__", "__abs__", "__invert__", "logical_not", "silu", "gelu", "elu", "leaky_relu",
 })  # fmt: skip
 _AVERAGES = frozenset({"mean", "sum", "nanmean", "nansum"})
 _LOSSES = frozenset({"huber_loss", "mse_loss", "l1_loss", "smooth_l1_loss"})
@@ -50,6 +50,28 @@ _CUTS = frozenset({
 _SPREADS = frozenset({"__getitem__", "unsqueeze", "view", "reshape", "expand", "transpose", "permute"})
 _TITLE = "samples of a batch meet in the loop, outside of the model"
 _REMEDY = "give both as many dimensions: unsqueeze or reshape the smaller one, so that dimension 0 stays the samples"
+
+
+class Earlier:
+    """Numbers that came into the loop at earlier looks, by the line: what is the same each time is a constant."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[Any, int], Tensor] = {}
+
+    def remember(self, tape: LoopTape) -> None:
+        """Keep copies of the small ones, of a bounded number of lines."""
+        for operation in tape.operations:
+            value = tape.values[operation.makes[0]]
+            is_of_interest = value.kind == "entered" or operation.name in _CUTS
+            key = operation.code, operation.line
+            if is_of_interest and value.tensor.numel() <= _MOST_NUMBERS and value.is_there:
+                if key in self._seen or len(self._seen) < _MOST_LINES:
+                    self._seen[key] = value.tensor.detach().clone()
+
+    def is_other(self, operation: Operation, tensor: Tensor) -> bool:
+        """Return whether this line gave other numbers before."""
+        was = self._seen.get((operation.code, operation.line))
+        return was is not None and was.dim() == tensor.dim() and not _equal(was, tensor.detach())
 
 
 class _CannotTell(Exception):
@@ -64,7 +86,7 @@ def meets(operation: Operation, tape: LoopTape, n: int) -> tuple[int, int] | Non
     Returns:
         the one that is laid out otherwise, and the other.
     """
-    if operation.name not in _BY_ELEMENT:
+    if operation.name not in _BY_ELEMENT and operation.name not in _LOSSES:
         return None
     operands = [number for number in operation.needs if tape.values[number].tensor.dim()]
     for low in operands:
@@ -77,22 +99,25 @@ def meets(operation: Operation, tape: LoopTape, n: int) -> tuple[int, int] | Non
 
 
 def look_at_loop(
-    tape: LoopTape, n: int, *, is_loaded: Callable[[Tensor], bool], until: float = math.inf, knows_pairs: bool = False
-) -> list[Found]:
+    tape: LoopTape, n: int, *, is_loaded: Callable[[Tensor], bool], earlier: Earlier | None = None,
+    until: float = math.inf, knows_pairs: bool = False, knows_model: bool = False,
+) -> list[Found]:  # fmt: skip
     """Return the first operation of the loop at which samples meet, if what it makes goes to the model or the loss.
 
     Args:
         n: samples of the micro-batch.
         is_loaded: whether a loader has made this tensor of so many samples of its data set.
+        earlier: what was seen of the loop before.
         until: by the clock of our own work.
         knows_pairs: that the loss compares each with all has been told already.
+        knows_model: the model is known to keep its samples apart, by their first dimension.
     """
     if tape.is_full or n < LEAST:
         return []
     suspects = {i: pair for i, each in enumerate(tape.operations) if (pair := meets(each, tape, n)) is not None}
-    if not suspects:
+    if not suspects or _may_be_second(tape):
         return []
-    asked = _Asked(tape, n, is_loaded, until)
+    asked = _Asked(tape, n, is_loaded, earlier or Earlier(), until, knows_model=knows_model)
     for position, (low, high) in suspects.items():
         try:
             found = asked.judge(position, low, high, suspects.keys(), knows_pairs=knows_pairs)
@@ -121,8 +146,12 @@ class _Trial:
 class _Asked:
     """The questions about one tape."""
 
-    def __init__(self, tape: LoopTape, n: int, is_loaded: Callable[[Tensor], bool], until: float) -> None:
+    def __init__(
+        self, tape: LoopTape, n: int, is_loaded: Callable[[Tensor], bool], earlier: Earlier, until: float, *,
+        knows_model: bool,
+    ) -> None:  # fmt: skip
         self._tape, self._n, self._is_loaded, self._until = tape, n, is_loaded, until
+        self._earlier, self._knows_model = earlier, knows_model
         self._readers: dict[int, list[int]] = {}
         for position, operation in enumerate(tape.operations):
             for number in set(operation.needs):
@@ -138,34 +167,33 @@ class _Asked:
         self._trials: list[_Trial] | None = None
 
     def judge(
-        self, position: int, low: int, high: int, suspects: Any, *, knows_pairs: bool
+        self, position: int, low: int, high: int, suspects: Collection[int], *, knows_pairs: bool
     ) -> Found | None:  # fmt: skip
         """Return what is wrong with an operation; None: nothing."""
-        tape, n = self._tape, self._n
+        tape = self._tape
         operation = tape.operations[position]
         small, large = tape.values[low].tensor, tape.values[high].tensor
         result = tape.values[operation.makes[0]].tensor
-        makes_pairs = result.shape != large.shape
+        is_loss = operation.name in _LOSSES
+        makes_pairs = large.shape[large.dim() - small.dim()] == 1
         goes_to_model, goes_to_loss = self._goes(operation.makes)
-        if not goes_to_model and not goes_to_loss:
+        if not (goes_to_model or goes_to_loss) or (is_loss and not makes_pairs):
             return None
-        if makes_pairs and (knows_pairs or not goes_to_loss or goes_to_model):
+        if makes_pairs and (knows_pairs or goes_to_model or not goes_to_loss):
             return None
         trials = self._tried()
         for trial in trials:
-            if {low, high} & trial.dead or not {low, high} <= trial.changed.keys():
-                return None
             if not (self._goes_along(low, trial) and self._goes_along(high, trial)):
                 return None
-            if operation.makes[0] in trial.dead or not self._has_moved(operation.makes[0], trial):
+            if operation.makes[0] in trial.dead or not (is_loss or self._has_moved(operation.makes[0], trial)):
                 return None
-        if self._is_spread(low) or self._is_spread(high) or _are_same(small, large):
+        if self._is_spread(high) or _are_same(small, large) or (is_loss and result.numel() != 1):
             return None
-        if not self._is_of_samples(low, trials, suspects):
+        if not self._is_of_samples(low, trials, suspects, in_pairs=makes_pairs):
+            return None
+        if makes_pairs and not is_loss and not self._is_averaged(operation.makes):
             return None
         if not makes_pairs and not all(self._is_row_by_row(each) for each in self._sources_of(high)):
-            return None
-        if makes_pairs and not self._is_averaged(operation.makes):
             return None
         return self._found(operation, small, large, makes_pairs=makes_pairs, goes_to_model=goes_to_model)
 
@@ -240,31 +268,34 @@ class _Asked:
     # where it comes from
 
     def _is_spread(self, number: int) -> bool:
-        """Return whether a dimension was added to it on purpose, by the program itself."""
-        while True:
-            value = self._tape.values[number]
-            if value.made_by < 0 or value.kind != "made":
-                return False
-            operation = self._tape.operations[value.made_by]
-            if not operation.needs:
-                return False
-            inputs = [self._tape.values[each].tensor for each in operation.needs]
-            if operation.name in _SPREADS and value.tensor.dim() > inputs[0].dim() and inputs[0].numel() == self._n:
-                return True
-            alike = [each for each in operation.needs if self._tape.values[each].tensor.shape == value.tensor.shape]
-            if not alike:
-                return False
-            if any(self._is_spread(each) for each in alike[1:]):
-                return True
-            number = alike[0]
+        """Return whether the program itself has added a dimension of one place to it, or to what it is made of.
 
-    def _is_of_samples(self, number: int, trials: Sequence[_Trial], suspects: Any) -> bool:
+        Who writes `a[:, None] - b` means pairs. Who takes a column, or what a layer gives, has the dimension as it is.
+        """
+        waiting, seen = [number], {number}
+        while waiting:
+            value = self._tape.values[number := waiting.pop()]
+            if value.kind != "made" or value.made_by < 0:
+                continue
+            operation = self._tape.operations[value.made_by]
+            shape = value.tensor.shape
+            for each in operation.needs:
+                was = self._tape.values[each].tensor.shape
+                is_added = len(was) < len(shape) and [d for d in was if d != 1] == [d for d in shape if d != 1]
+                if is_added and operation.name in _SPREADS and each == operation.needs[0]:
+                    return True
+                if was == shape and each not in seen:
+                    seen.add(each)
+                    waiting.append(each)
+        return False
+
+    def _is_of_samples(self, number: int, trials: Sequence[_Trial], suspects: Collection[int], *, in_pairs: bool) -> bool:
         """Return whether each number that this was made of is known to belong to a sample.
 
         A mask over features that is drawn in each step looks the same where there are as many features as samples.
         """
         sources = self._sources_of(number)
-        return bool(sources) and all(self._is_known(each, trials, suspects) for each in sources)
+        return bool(sources) and all(self._is_known(each, trials, suspects, in_pairs=in_pairs) for each in sources)
 
     def _sources_of(self, number: int) -> set[int]:
         needed, waiting = {number}, [number]
@@ -276,17 +307,25 @@ class _Asked:
                 waiting += new
         return needed & self._sources
 
+    def _is_other(self, source: int) -> bool:
+        value = self._tape.values[source]
+        return self._earlier.is_other(self._tape.operations[value.made_by], value.tensor)
+
     def _is_row_by_row(self, source: int) -> bool:
         """Return whether its rows were drawn, or taken from a data set, one for each sample: no table of all pairs."""
-        value = self._tape.values[source]
-        return value.kind in ("outside", "drawn") or (value.kind == "made" and value.tensor.dim() > 0)
+        kind = self._tape.values[source].kind
+        return kind in ("outside", "drawn", "made") or (self._knows_model and kind in ("output", "entered"))
 
-    def _is_known(self, source: int, trials: Sequence[_Trial], suspects: Any) -> bool:
+    def _is_known(self, source: int, trials: Sequence[_Trial], suspects: Collection[int], *, in_pairs: bool) -> bool:
+        value = self._tape.values[source]
+        if value.kind == "outside" and (in_pairs or value.tensor.dim() > 1):
+            return True  # rows that a loader has put together, one for each sample
+        if value.kind in ("entered", "made") and in_pairs and self._is_other(source):
+            return True  # numbers of this step: a constant would be the same each time
         for call in self._tape.calls:
             if source in call.gives:
                 has_samples = any(self._tape.values[each].tensor.shape[:1] == (self._n,) for each in call.given)
-                is_main = len(call.gives) == 1 or self._tape.values[source].tensor.dim() > 1
-                return has_samples and is_main and _is_model(call.module)
+                return has_samples and _is_model(call.module) and (len(call.gives) == 1 or value.tensor.dim() > 1)
         reached, waiting = {source}, [source]
         while waiting:
             number = waiting.pop()
@@ -295,7 +334,7 @@ class _Asked:
             if number in self._given:
                 return True
             for position in self._readers.get(number, ()):
-                new = set() if position in suspects else set(self._tape.operations[position].makes) - reached
+                new = set[int]() if position in suspects else {*self._tape.operations[position].makes} - reached
                 reached |= new
                 waiting += new
         return False
@@ -390,6 +429,12 @@ class _Asked:
             return False
         stays = (trial.rows == torch.arange(self._n, device="cpu")).nonzero().flatten().to(tensor.device)
         return not _close(tensor.index_select(0, stays), new.index_select(0, stays))
+
+
+def _may_be_second(tape: LoopTape) -> bool:
+    """Return whether a part of a model is said to take its second dimension for the batch."""
+    parts = (part for call in tape.calls for part in call.module.modules())
+    return any(getattr(part, "batch_first", True) is False for part in parts)
 
 
 def _is_model(module: torch.nn.Module) -> bool:

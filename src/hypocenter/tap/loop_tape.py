@@ -7,13 +7,12 @@ model. It is small: beyond a number of operations or of bytes it lets go of all,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any, Literal
 
-import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hypocenter.tap.source import user_frame
 from hypocenter.tap.tape import storage_of, version_of
@@ -25,7 +24,7 @@ MOST_BYTES_OUTSIDE = 256 << 20  # of what came from outside, which the program, 
 LARGE, MOST_LARGE = 64 << 20, 8  # bytes: such a one stays, as a data set does, and only their number counts
 
 Kind = Literal["outside", "made", "drawn", "entered", "output", "unknown"]
-_PLAIN = (Tensor, torch.nn.Parameter)
+_PLAIN = (Tensor, nn.Parameter)
 _DRAWS = frozenset({
     "rand", "rand_like", "randn", "randn_like", "randint", "randint_like", "normal", "bernoulli", "multinomial",
     "poisson", "normal_", "uniform_", "bernoulli_", "random_", "exponential_", "log_normal_",
@@ -35,6 +34,11 @@ _DRAWS_WITHIN = frozenset({
     "gumbel_softmax", "rrelu", "dropout_", "cauchy_", "geometric_", "randperm",
 })  # fmt: skip
 _ENTERS = frozenset({"tensor", "as_tensor", "from_numpy", "frombuffer", "asarray"})
+_CRITERIA: Mapping[type, str] = {
+    nn.MSELoss: "mse_loss", nn.L1Loss: "l1_loss", nn.SmoothL1Loss: "smooth_l1_loss", nn.HuberLoss: "huber_loss",
+}  # fmt: skip
+"""Modules that are noted as the functions that they stand for: of two tensors, element by element."""
+_WRITTEN = -2  # no version: it holds something else now
 _gradient: Any = Tensor.grad
 
 
@@ -87,7 +91,7 @@ class Operation:
 class ModuleCall:
     """One call of an outermost module: values that it was given, and those that it gave."""
 
-    module: torch.nn.Module
+    module: nn.Module
     given: tuple[int, ...]
     gives: tuple[int, ...]
 
@@ -108,29 +112,29 @@ class LoopTape:
     is_full: bool = False
     is_over: bool = False
     _numbers: dict[int, int] = field(default_factory=dict[int, int])
+    _by_storage: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     _storages: set[int] = field(default_factory=set[int])
+    _written: int = -1  # what the operation that is under way writes over
     _n_bytes: int = 0
     _n_bytes_outside: int = 0
     _n_large: int = 0
 
-    def number_of(self, tensor: Tensor) -> int | None:
-        """Return the number of a tensor; None if it was not met."""
-        return self._numbers.get(id(tensor))
-
     def before_write(self, target: Any) -> None:
-        """Keep what a tensor, and views of it, hold: the operation that comes writes over it."""
+        """Keep what a tensor that was made in this step holds: the operation that comes writes over it."""
         if self.is_full or self.is_over or not isinstance(target, Tensor):
             return
-        self._enter(target)
-        key = storage_of(target)
-        for value in self.values:
-            if storage_of(value.tensor) == key:
-                was_there = value.is_there
-                if self._numbers.get(id(value.tensor)) is not None and value.tensor is not target:
-                    self._numbers.pop(id(value.tensor))  # a view: what it holds from here on is not followed
+        for number in self._by_storage.pop(storage_of(target), ()):
+            value = self.values[number]
+            if self._numbers.get(id(value.tensor)) == number:
+                del self._numbers[id(value.tensor)]  # what it, or a view of it, holds from here on is another value
+            if value.kind == "outside":  # an average of weights, for one: it is not followed
+                value.version = _WRITTEN
+            elif value.is_there:
+                if value.tensor is target:
+                    self._written = number
                 value.tensor = value.tensor.detach().clone()
-                self._count(value.tensor)
-                value.version = version_of(value.tensor) if was_there else -2
+                self._n_bytes += value.tensor.untyped_storage().nbytes()
+                value.version = version_of(value.tensor)
 
     def note(
         self, function: Any, name: str, args: Any, kwargs: Any, result: Any, caller: FrameType, *, writes: bool
@@ -140,27 +144,29 @@ class LoopTape:
         Args:
             writes: it has changed its first argument, which `before_write` was told of.
         """
-        if self.is_full or self.is_over:
+        written, self._written = self._written, -1
+        if self.is_full or self.is_over or (writes and written < 0):
             return
-        results = [args[0]] if writes and args else _tensors_of(result)
+        results = [args[0]] if writes else _tensors_of(result)
         if not results or getattr(function, "__self__", None) is _gradient:
             return
         needs: list[int] = []
 
         def slot(value: Any) -> Any:
             if isinstance(value, Tensor):
-                number = self._enter(value)
+                number = written if writes and value is args[0] else self._enter(value)
                 needs.append(number)
                 return Slot(number)
-            if type(value) in (list, tuple):
+            if type(value) is list or type(value) is tuple:
                 return type(value)([slot(each) for each in value])
             return value
 
         kept_args, kept_kwargs = slot(args), {key: slot(value) for key, value in kwargs.items()}
-        if not writes and all(self.number_of(each) is not None for each in results):
+        if not writes and all(id(each) in self._numbers for each in results):
             return  # it gives back what it was given
-        can_be_redone = "out" not in kwargs and name not in _DRAWS_WITHIN
-        is_whole = can_be_redone and all(type(each) in _PLAIN for each in results)
+        if needs and all(isinstance(self.values[number].tensor, nn.Parameter) for number in needs):
+            return  # of weights alone: what reads it finds a constant
+        is_whole = "out" not in kwargs and name not in _DRAWS_WITHIN and all(type(each) in _PLAIN for each in results)
         kind: Kind = "made" if is_whole else "unknown"
         if is_whole and name in _DRAWS:
             kind = "drawn"
@@ -175,21 +181,24 @@ class LoopTape:
         ))  # fmt: skip
         self._fill_if_large()
 
-    def call(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+    def call(self, module: nn.Module, args: Any, kwargs: Any, output: Any, caller: FrameType) -> None:
         """Note the call of an outermost module that has returned."""
         if self.is_full or self.is_over:
+            return
+        if (criterion := _CRITERIA.get(type(module))) is not None:
+            self.note(module.forward, criterion, args, kwargs, output, caller, writes=False)
             return
         given = [tensor for _, tensor in tensors((args, kwargs)) if type(tensor) in _PLAIN]
         gives = [tensor for _, tensor in tensors(output) if type(tensor) in _PLAIN]
         numbers = tuple(self._enter(each) for each in given)
-        made = tuple(self._add(each, "output", -1) for each in gives if self.number_of(each) is None)
+        made = tuple(self._add(each, "output", -1) for each in gives if id(each) not in self._numbers)
         self.calls.append(ModuleCall(module, numbers, made))
         self._fill_if_large()
 
     def end(self, roots: Sequence[Any]) -> None:
         """Hear that backward begins with these: what comes later is not noted."""
         if not self.is_over and not self.is_full:
-            found = (self.number_of(each) for each in roots if isinstance(each, Tensor))
+            found = (self._numbers.get(id(each)) for each in roots)
             self.roots, self.is_over = tuple(number for number in found if number is not None), True
 
     def _enter(self, tensor: Tensor) -> int:
@@ -202,8 +211,9 @@ class LoopTape:
     def _add(self, tensor: Tensor, kind: Kind, position: int) -> int:
         self._numbers[id(tensor)] = number = len(self.values)
         self.values.append(Value(kind, tensor, version_of(tensor), position))
+        self._by_storage.setdefault(storage_of(tensor), []).append(number)
         if kind == "outside":
-            n_bytes = 0 if isinstance(tensor, torch.nn.Parameter) else tensor.numel() * tensor.element_size()
+            n_bytes = 0 if isinstance(tensor, nn.Parameter) else tensor.numel() * tensor.element_size()
             self._n_large += n_bytes > LARGE
             self._n_bytes_outside += n_bytes if n_bytes <= LARGE else 0
         else:
@@ -217,12 +227,18 @@ class LoopTape:
             self._n_bytes += tensor.untyped_storage().nbytes()
 
     def _fill_if_large(self) -> None:
-        n_operations, n_outside = len(self.operations) + len(self.calls), self._n_bytes_outside
-        if self._n_bytes <= MOST_BYTES and n_outside <= MOST_BYTES_OUTSIDE and self._n_large <= MOST_LARGE:
-            if n_operations <= MOST_OPERATIONS:
-                return
+        if (
+            self._n_bytes > MOST_BYTES
+            or self._n_bytes_outside > MOST_BYTES_OUTSIDE
+            or self._n_large > MOST_LARGE
+            or len(self.operations) + len(self.calls) > MOST_OPERATIONS
+        ):
+            self.give_up()
+
+    def give_up(self) -> None:
+        """Let go of all: it is too much, or not all was seen."""
         self.is_full = True
-        for kept in (self.values, self.operations, self.calls, self._numbers, self._storages):
+        for kept in (self.values, self.operations, self.calls, self._numbers, self._by_storage, self._storages):
             kept.clear()
 
 

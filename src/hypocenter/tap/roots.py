@@ -236,9 +236,9 @@ class RootTap:
         try:
             if loop is not None:
                 with torch._C.DisableTorchFunction():  # a mode of the program's own hears nothing of it
-                    loop.call(module, args, kwargs, output)
+                    loop.call(module, args, kwargs, output, sys._getframe(1))
         except Exception:  # it is a look that is missed, and no more
-            self.user_code.loop = None
+            self.user_code.lose_loop()
 
     def _tell_of(self, module: torch.nn.Module, output: Any) -> None:
         if output is None or output is RAISED:

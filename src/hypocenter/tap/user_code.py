@@ -219,8 +219,8 @@ class UserCode(TorchFunctionMode):
             if writes and loop is not None and args:
                 loop.before_write(args[0])
         except Exception:  # it is a look that is missed, and no more
-            loop = self.loop = None
-        return loop
+            self.lose_loop()
+        return self.loop
 
     def _note_in_loop(
         self, loop: LoopTape, func: Any, args: Any, kwargs: Any, result: Any, caller: FrameType, *, writes: bool
@@ -228,7 +228,13 @@ class UserCode(TorchFunctionMode):
         try:
             loop.note(func, getattr(func, "__name__", ""), args, kwargs, result, caller, writes=writes)
         except Exception:  # it is a look that is missed, and no more
-            self.loop = None
+            self.lose_loop()
+
+    def lose_loop(self) -> None:
+        """Let go of the tape of the loop: noting on it has failed."""
+        if self.loop is not None:
+            self.loop.give_up()
+        self.loop = None
 
     def _note_writer(self, written: Any, caller: FrameType) -> None:
         for each in written if isinstance(written, (list, tuple)) else (written,):

@@ -20,7 +20,7 @@ from hypocenter.config import Config
 from hypocenter.detect import relation_rows as rows
 from hypocenter.nouns import Reading
 from hypocenter.relations.check import Broken, Looked, look
-from hypocenter.relations.loop import look_at_loop
+from hypocenter.relations.loop import Earlier, look_at_loop
 from hypocenter.relations.losses import Found
 from hypocenter.relations.relation import RELATIONS, asked_in_runs
 from hypocenter.relations.subject import Subject
@@ -66,6 +66,7 @@ class Relations(Observer):
         self._said: tuple[str, ...] = ()
         self._is_off = False
         self._loop: LoopTape | None = None  # what the program's own code computes in the step under way, if it is due
+        self._earlier = Earlier()
         self._is_next = False  # the next step may be looked at
         self._next = 0, self._is_due(0)  # a step, and whether it is due
 
@@ -210,7 +211,12 @@ class Relations(Observer):
         knows_pairs = any(each.code == "HC252" for each in looked.losses)
         knows_pairs = knows_pairs or any(code == "HC252" for code, *_ in self._wrong)
         with torch.no_grad(), unwarned():
-            return look_at_loop(loop, looked.n_rows, is_loaded=is_loaded, until=until, knows_pairs=knows_pairs)
+            found = look_at_loop(
+                loop, looked.n_rows, is_loaded=is_loaded, earlier=self._earlier, until=until, knows_pairs=knows_pairs,
+                knows_model="samples" in looked.held or "samples" in self._held,
+            )  # fmt: skip
+            self._earlier.remember(loop)
+        return found
 
     def _why_not(self, update: Update) -> str:
         """Say why nothing can be asked on one rank alone, or of this device; "" if it can."""
