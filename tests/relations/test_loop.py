@@ -1,6 +1,8 @@
-"""Samples that meet in the loop: before the model, or between it and the loss. And those who mean it, or only seem to."""
+"""Samples that meet in the loop, before the model or between it and the loss; and who means it, or only seems to."""
 
 from __future__ import annotations
+
+import sys
 
 import pytest
 import torch
@@ -10,8 +12,10 @@ from torch.nn import functional
 import hypocenter
 from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.record.reader import open_run
-from hypocenter.relations import loop as asked
 from hypocenter.relations import losses
+from hypocenter.relations.earlier import Earlier
+from hypocenter.relations.loop import look_at_loop
+from hypocenter.relations.loop_again import Again
 from hypocenter.tap.loop_tape import LoopTape
 
 N = 8  # samples, and as many features, steps and classes
@@ -316,11 +320,23 @@ def test_what_fails_is_let_go_of_and_training_goes_on(tmp_path, monkeypatch):
     assert told(tmp_path, Net(), noisy_by_feature) == []
 
 
+def test_a_look_that_fails_leaves_relations_of_the_model_on(tmp_path, monkeypatch):
+    def fails(self, *_):
+        raise RuntimeError("of ours")
+
+    monkeypatch.setattr(Again, "goes_along", fails)
+
+    assert told(tmp_path, Net(), noisy_by_feature) == []
+    looked = [row.step for row in open_run(tmp_path).readings() if row.site == "relations"]
+    assert looked[:2] == [1, 2]
+
+
 def test_a_tape_that_is_too_large_is_let_go_of():
     tape = LoopTape()
     x = torch.randn(N, N)
     for _ in range(3000):
-        tape.note(torch.neg, "neg", (x,), {}, torch.neg(x), __import__("sys")._getframe(), writes=False)
+        tape.note(torch.neg, "neg", (x,), {}, torch.neg(x), sys._getframe(), writes=False)
 
-    assert tape.is_full and not tape.values and not tape.operations
-    assert asked.look_at_loop(tape, N, is_loaded=lambda _: True) == []
+    assert tape.is_full
+    assert not tape.values
+    assert look_at_loop(Again(tape, N, lambda _: True), Earlier()) == []

@@ -20,7 +20,9 @@ from hypocenter.config import Config
 from hypocenter.detect import relation_rows as rows
 from hypocenter.nouns import Reading
 from hypocenter.relations.check import Broken, Looked, look
-from hypocenter.relations.loop import Earlier, look_at_loop
+from hypocenter.relations.earlier import Earlier
+from hypocenter.relations.loop import look_at_loop
+from hypocenter.relations.loop_again import Again
 from hypocenter.relations.losses import Found
 from hypocenter.relations.relation import RELATIONS, asked_in_runs
 from hypocenter.relations.subject import Subject
@@ -66,7 +68,7 @@ class Relations(Observer):
         self._said: tuple[str, ...] = ()
         self._is_off = False
         self._loop: LoopTape | None = None  # what the program's own code computes in the step under way, if it is due
-        self._earlier = Earlier()
+        self._earlier, self._has_loop = Earlier(), True
         self._is_next = False  # the next step may be looked at
         self._next = 0, self._is_due(0)  # a step, and whether it is due
 
@@ -87,7 +89,7 @@ class Relations(Observer):
 
     def after_update(self, update: Update) -> None:
         """Listen to the loop where the next step is due: what it computes beside gradients is on no other tape."""
-        if self._is_next and self._left_s(self._before) > 0.0 and self.context.rank()[0] == 0:
+        if self._is_next and self._has_loop and self._left_s(self._before) > 0.0 and self.context.rank()[0] == 0:
             self._listen(LoopTape())
 
     def before_update(self, update: Update) -> None:
@@ -192,7 +194,7 @@ class Relations(Observer):
         else:
             looked = look(self._subject(update, left_s), chosen)
             is_broken = any(each.relation == "samples" for each in looked.broken) or "samples" in self._known
-            if loop is not None and not is_broken:
+            if loop is not None and self._has_loop and not is_broken:
                 looked.losses += self._asked_of_loop(loop, looked, began + left_s)
         if not self._is_auto and not looked.held and not looked.broken:
             why = next(iter(looked.not_asked.values()), "")
@@ -202,20 +204,25 @@ class Relations(Observer):
         self._note(looked, update)
 
     def _asked_of_loop(self, loop: LoopTape, looked: Looked, until: float) -> list[Found]:
-        """Return where samples meet outside of the model; its own samples are known not to."""
+        """Return where samples meet outside of the model; its own are not known to."""
 
         def is_loaded(tensor: Tensor) -> bool:
             loaded = self.context.loaded((tensor,))
             return loaded is not None and len(loaded.indices) == looked.n_rows
 
-        knows_pairs = any(each.code == "HC252" for each in looked.losses)
-        knows_pairs = knows_pairs or any(code == "HC252" for code, *_ in self._wrong)
-        with torch.no_grad(), unwarned():
-            found = look_at_loop(
-                loop, looked.n_rows, is_loaded=is_loaded, earlier=self._earlier, until=until, knows_pairs=knows_pairs,
-                knows_model="samples" in looked.held or "samples" in self._held,
-            )  # fmt: skip
-            self._earlier.remember(loop)
+        told = {*(each.code for each in looked.losses), *(code for code, *_ in self._wrong)}
+        holds = "samples" in looked.held or "samples" in self._held
+        try:
+            with torch.no_grad(), unwarned():
+                again = Again(loop, looked.n_rows, is_loaded, until)
+                found = look_at_loop(again, self._earlier, knows_pairs="HC252" in told, knows_model=holds)
+                self._earlier.remember(loop)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # relations of the model go on
+            self._has_loop = False
+            self.context.warn(f"what the loop computes is not looked at any more: {type(error).__name__}: {error}")
+            return []
         return found
 
     def _why_not(self, update: Update) -> str:
@@ -258,7 +265,6 @@ class Relations(Observer):
             self._said = words
             row = count_row(rows.SITE, rows.LOOKED, step, order(), (n_asked, len(looked.held)))
             self.rows.append(replace(row, names=words))
-
 
     def _dated(self, found: Found) -> Found:
         """Return it with the last step at which it was not seen."""
