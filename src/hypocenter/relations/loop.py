@@ -128,7 +128,9 @@ class _Asked:
             return None
         how = f"the samples of the first run along dimension {large.dim() - small.dim()} of the other"
         where = "what the model is given" if is_given else "what the loss is taken of"
-        return self._found(operation, small, large, f"{how}; with others in every second place, {where} for those")
+        return self._found(
+            operation, small, large, f"{how}; with others in every second place, {where} for the rest moves"
+        )
 
     def _judge_pairs(self, operation: Operation, low: int, high: int) -> Found | None:
         """Return what is wrong with one that makes a number for each pair of samples, of which a mean is taken."""
@@ -146,13 +148,15 @@ class _Asked:
         if self._is_spread(high) or _are_same(small, large):
             return None
         how = f"each of the {self._n} meets all"
-        return self._found(operation, small, large, f"{how}; with others in every second place, the pairs of those")
+        return self._found(
+            operation, small, large, f"{how}; with others in every second place, what the rest gives moves"
+        )
 
     def _found(self, operation: Operation, small: Tensor, large: Tensor, how: str) -> Found:
         code = operation.code
         why = (
             f"{operation.name.strip('_')} of {[*small.shape]} and {[*large.shape]}, which hold a row for each of "
-            f"{self._n} samples: {how} that stayed are others"
+            f"{self._n} samples: {how}"
         )
         source = None if code is None else source_of(code.co_filename, operation.line, code.co_name)
         return Found(code=CODE, wrong=Wrong(title=_TITLE, why=why, remedy=_REMEDY), source=source)
