@@ -8,7 +8,8 @@ Rows of phase `optimizer`, written at steps at which relations are looked at.
                                        what was changed, who noticed, what it is by definition ("": no exception), and
                                        the name of the relation; `dtype`: the limit, as text; `call`: how many steps ago
                                        it held, 0 if it was not looked at before
-    site <module>, port `loss`         how the loss is computed, or a backward of the program's own, is wrong. `op` and
+    site <module>, port `loss`         how the loss is computed, a backward of the program's own, or what its loop makes
+                                       of samples, is wrong. `op` and
                                        `source` as above; `names`: what, why, and what to do; the number: relative error
                                        of a backward; `call`: how many steps ago it was so first; `module` `note`: some
                                        mean it

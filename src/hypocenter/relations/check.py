@@ -67,6 +67,7 @@ class Looked:
         n_forwards: how many forwards of the whole batch it took.
         is_cut_short: there was no time for all of them.
         losses: what is wrong with its loss, or with a backward of the program's own.
+        n_rows: samples in it; 0: not known.
     """
 
     broken: list[Broken] = field(default_factory=list[Broken])
@@ -76,6 +77,7 @@ class Looked:
     n_forwards: int = 0
     is_cut_short: bool = False
     losses: list[Found] = field(default_factory=list[Found])
+    n_rows: int = 0
 
 
 class Excused(Exception):
@@ -104,6 +106,7 @@ def _look(subject: Subject, chosen: list[Relation], looked: Looked, *, with_loss
         if of_loss is not None:
             looked.losses = look_at_loss(subject, of_loss, None)
         raise
+    looked.n_rows = facts.n_rows
     if of_loss is not None:
         looked.losses = look_at_loss(subject, of_loss, facts)
     if subject.held.has_batch_norm:

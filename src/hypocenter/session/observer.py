@@ -16,6 +16,7 @@ from hypocenter.session.events import Update
 from hypocenter.session.framework import Framework
 from hypocenter.session.torch_framework import TorchFramework
 from hypocenter.tap.loader_batches import FromLoader, Handed
+from hypocenter.tap.loop_tape import LoopTape
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.self_averages import SelfAverages
 from hypocenter.tap.tape import Tape
@@ -53,6 +54,8 @@ class Context(events.Observed):
     self_averages: SelfAverages = field(default_factory=SelfAverages)
     handed: Callable[[], Handed | None] = lambda: None  # the batch that a DataLoader has handed out last
     prelude: Tape | None = None  # what the program computed before and beside what is on the tape
+    take_loop: Callable[[LoopTape | None], None] = lambda _: None
+    """Notes from here on, on this tape, all that the program computes outside of modules; None: no more."""
     reads_parameters: Callable[[], bool] = lambda: True  # whether the program, outside of modules, may have copied any
     local: LocalNorm = field(default_factory=LocalNorm)  # of gradients before their reduction, for who looks at steps
     recomputed: list[Callable[[torch.nn.Module], None]] = field(default_factory=list)  # told of calls inside backward

@@ -156,6 +156,7 @@ class Parts:
             self_averages=self.roots.user_code.self_averages,
             optimizers=self.optimizers.all,
             reads_parameters=self.roots.reads_parameters,
+            take_loop=self.roots.user_code.take_loop,
             directory=directory,
         )
         self.audits, self.local = context.audits, context.local

@@ -203,6 +203,8 @@ class RootTap:
             return
         if self.after_calls:
             self._tell(module, args, output)
+        if self.user_code.loop is not None and output is not None and output is not RAISED:
+            self._note_in_loop(module, args, kwargs, output)
         event, self._event = self._event, None
         self._outermost(None)
         is_training = event is not None and event.ambient.grad
@@ -229,6 +231,15 @@ class RootTap:
             self._fail(self.tape.broken)
         finally:
             self._entry_versions = []
+
+    def _note_in_loop(self, module: torch.nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        loop = self.user_code.loop
+        try:
+            if loop is not None:
+                with torch._C.DisableTorchFunction():  # a mode of the program's own hears nothing of it
+                    loop.call(module, args, kwargs, output, sys._getframe(1))
+        except Exception:  # it is a look that is missed, and no more
+            self.user_code.lose_loop()
 
     def _tell_of(self, module: torch.nn.Module, output: Any) -> None:
         if output is None or output is RAISED:

@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from hypocenter.capturing import ABLE, is_capturing
 from hypocenter.tap.as_the_caller import standing_for, take_out
+from hypocenter.tap.loop_tape import LoopTape
 from hypocenter.tap.numerics import capture_numerics
 from hypocenter.tap.python_operators import PythonOperators
 from hypocenter.tap.self_averages import SelfAverages
@@ -123,6 +124,7 @@ class UserCode(TorchFunctionMode):
         self.has_read_parameters = False  # after that
         self.has_met_func = False  # a transform of torch.func, in which nothing has a value that could be noted
         self.on_begin: Callable[[], None] = lambda: None  # told of each operation on trainable tensors outside modules
+        self.loop: LoopTape | None = None  # takes the whole of the loop's code, at steps at which somebody looks at it
         self._fail = fail
         self._parameters: set[int] = set()  # storages that the program has reached around autograd: `p.data`
         self._python_operators = PythonOperators(self)
@@ -141,6 +143,7 @@ class UserCode(TorchFunctionMode):
         caller = sys._getframe(1)
         if type(func) not in _OF_TORCH:
             func = called(func)
+        writes, loop = False, None
         if not self.is_active:
             is_noted, before = False, None
         else:
@@ -157,6 +160,8 @@ class UserCode(TorchFunctionMode):
                     self.self_averages.hear(name, args, kwargs)
             is_noted = name not in _NO_VALUE and not self._is_traced(args)
             before = self._before(name, args, kwargs, writes=writes) if is_noted else None
+            if is_noted and self.loop is not None:
+                loop = self._loop_before(writes, args)
         call = standing_for(caller)
         self._n_inside += 1
         try:
@@ -166,6 +171,8 @@ class UserCode(TorchFunctionMode):
             raise
         finally:
             self._n_inside -= 1
+        if loop is not None:
+            self._note_in_loop(loop, func, args, kwargs, result, caller, writes=writes)
         if before is None or not self.is_active:
             return result
         try:
@@ -200,6 +207,34 @@ class UserCode(TorchFunctionMode):
         except Exception as error:
             self._fail(f"loss code is not replayed: {error!r}")
             return None
+
+    def take_loop(self, loop: LoopTape | None) -> None:
+        """Note from here on all operations with their values on this tape; None: no more."""
+        self.loop = loop
+
+    def _loop_before(self, writes: bool, args: Any) -> LoopTape | None:
+        """Return the tape of the loop, which has kept what is about to be written over; None if it failed."""
+        loop = self.loop
+        try:
+            if writes and loop is not None and args:
+                loop.before_write(args[0])
+        except Exception:  # it is a look that is missed, and no more
+            self.lose_loop()
+        return self.loop
+
+    def _note_in_loop(
+        self, loop: LoopTape, func: Any, args: Any, kwargs: Any, result: Any, caller: FrameType, *, writes: bool
+    ) -> None:
+        try:
+            loop.note(func, getattr(func, "__name__", ""), args, kwargs, result, caller, writes=writes)
+        except Exception:  # it is a look that is missed, and no more
+            self.lose_loop()
+
+    def lose_loop(self) -> None:
+        """Let go of the tape of the loop: noting on it has failed."""
+        if self.loop is not None:
+            self.loop.give_up()
+        self.loop = None
 
     def _note_writer(self, written: Any, caller: FrameType) -> None:
         for each in written if isinstance(written, (list, tuple)) else (written,):

@@ -7,6 +7,7 @@ teacher was trained). One rank looks; the others run the same code.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -19,14 +20,19 @@ from hypocenter.config import Config
 from hypocenter.detect import relation_rows as rows
 from hypocenter.nouns import Reading
 from hypocenter.relations.check import Broken, Looked, look
+from hypocenter.relations.earlier import Earlier
+from hypocenter.relations.loop import look_at_loop
+from hypocenter.relations.loop_again import Again
 from hypocenter.relations.losses import Found
 from hypocenter.relations.relation import RELATIONS, asked_in_runs
 from hypocenter.relations.subject import Subject
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
 from hypocenter.tap.free_memory import free_bytes, peak_bytes
+from hypocenter.tap.loop_tape import LoopTape
 from hypocenter.tap.state import capture_rng, restore_rng
 from hypocenter.tap.weakly import Ref
+from hypocenter.unwarned import unwarned
 
 AUTO = "auto"
 DUE = ",".join(("1", *map(str, range(8, 129, 8)), "doubling"))
@@ -61,9 +67,36 @@ class Relations(Observer):
         self._looked: int | None = None  # the last step at which the loss was looked at
         self._said: tuple[str, ...] = ()
         self._is_off = False
+        self._loop: LoopTape | None = None  # what the program's own code computes in the step under way, if it is due
+        self._earlier, self._has_loop = Earlier(), True
+        self._is_next = False  # the next step may be looked at
+        self._next = 0, self._is_due(0)  # a step, and whether it is due
+
+    def attach(self) -> Callable[[], None]:
+        """Listen to the loop from the first step, if that is due."""
+        if not self._is_auto and self._is_due(0):
+            self._listen(LoopTape())
+        return lambda: self._listen(None)
+
+    def _listen(self, loop: LoopTape | None) -> None:
+        self._loop = loop
+        self.context.take_loop(loop)
+
+    def before_backward(self, roots: Sequence[Any]) -> None:
+        """End what is noted of the loop: the first micro-batch of a step tells as much as all."""
+        if self._loop is not None:
+            self._loop.end(roots)
+
+    def after_update(self, update: Update) -> None:
+        """Listen to the loop where the next step is due: what it computes beside gradients is on no other tape."""
+        if self._is_next and self._has_loop and self._left_s(self._before) > 0.0 and self.context.rank()[0] == 0:
+            self._listen(LoopTape())
 
     def before_update(self, update: Update) -> None:
         """Look at relations in replays at a due step, while the parameters are still those that it started from."""
+        loop = self._loop
+        if loop is not None:
+            self._listen(None)
         if self._waiting:
             self._wait(update)
         n_updates = self._n_updates(update.optimizer)
@@ -73,18 +106,20 @@ class Relations(Observer):
         self._began, before = self._began or now, self._before
         self._before = now
         is_first_look = self._is_auto and n_updates == 2
-        if self._is_off or not (is_first_look or self._is_due(update.step)) or (self._is_auto and update.step == 0):
+        is_due = self._is_due_at(update.step)
+        self._is_next = not self._is_off and (self._next[1] or (self._is_auto and n_updates == 1))
+        if self._is_off or not (is_first_look or is_due) or (self._is_auto and update.step == 0):
             return
         if not update.microbatches or update.skipped or not update.check.is_finite or self.context.rank()[0] != 0:
             return
         if is_first_look and self._free_s < self._spent_s:
             self._free_s = self._spent_s + FREE_S
-        left_s = max(self._free_s, SHARE * (now - self._began)) - self._spent_s if self._is_auto else float("inf")
+        left_s = self._left_s(now)
         if left_s <= 0.0 or now - before > 4 * left_s:  # a forward takes a quarter of a step, at least
             return
         rng = capture_rng()  # a relation of the program's own may draw
         try:
-            self._look(update, left_s)
+            self._look(update, left_s, loop)
         except torch.OutOfMemoryError:
             self._give_up("the device has too little memory")
         except Exception as error:  # the user's own code runs here: anything may come out of it
@@ -93,6 +128,20 @@ class Relations(Observer):
             restore_rng(rng)
             self._before = own_time.now()
             self._spent_s += self._before - now
+
+    def _left_s(self, now: float) -> float:
+        """Return how much time a look may take."""
+        if not self._is_auto or self._began is None:
+            return float("inf")
+        return max(self._free_s, SHARE * (now - self._began)) - self._spent_s
+
+    def _is_due_at(self, step: int) -> bool:
+        """Return whether this step is due, and ask for the next one, of which it must be known before it begins."""
+        if self._next[0] == step + 1:  # one more optimizer of the same step
+            return self._is_due(step)
+        is_due = self._next[1] if self._next[0] == step else self._is_due(step)
+        self._next = step + 1, self._is_due(step + 1)
+        return is_due
 
     def _n_updates(self, optimizer: Any) -> int:
         """Return 1 or 2 for the first or second update of one of the first optimizers; else 0."""
@@ -137,18 +186,44 @@ class Relations(Observer):
         if not self._is_auto:
             self.context.warn(f"relations are not looked at any more: {why}")
 
-    def _look(self, update: Update, left_s: float) -> None:
+    def _look(self, update: Update, left_s: float, loop: LoopTape | None) -> None:
+        began = own_time.now()
         chosen = [each for each in asked_in_runs() if each.name not in self._known]
         if why := self._why_not(update):
             looked = Looked(not_asked={each.name: why for each in chosen})
         else:
             looked = look(self._subject(update, left_s), chosen)
+            is_broken = any(each.relation == "samples" for each in looked.broken) or "samples" in self._known
+            if loop is not None and self._has_loop and not is_broken:
+                looked.losses += self._asked_of_loop(loop, looked, began + left_s)
         if not self._is_auto and not looked.held and not looked.broken:
             why = next(iter(looked.not_asked.values()), "")
             self.context.warn(f"relations could not be looked at: {why}")
         self._known |= {each.relation for each in looked.broken}
         self._known |= {each.name for each in chosen if not each.code and each.name in looked.held}
         self._note(looked, update)
+
+    def _asked_of_loop(self, loop: LoopTape, looked: Looked, until: float) -> list[Found]:
+        """Return where samples meet outside of the model; its own are not known to."""
+
+        def is_loaded(tensor: Tensor) -> bool:
+            loaded = self.context.loaded((tensor,))
+            return loaded is not None and len(loaded.indices) == looked.n_rows
+
+        told = {*(each.code for each in looked.losses), *(code for code, *_ in self._wrong)}
+        holds = "samples" in looked.held or "samples" in self._held
+        try:
+            with torch.no_grad(), unwarned():
+                again = Again(loop, looked.n_rows, is_loaded, until)
+                found = look_at_loop(again, self._earlier, knows_pairs="HC252" in told, knows_model=holds)
+                self._earlier.remember(loop)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # relations of the model go on
+            self._has_loop = False
+            self.context.warn(f"what the loop computes is not looked at any more: {type(error).__name__}: {error}")
+            return []
+        return found
 
     def _why_not(self, update: Update) -> str:
         """Say why nothing can be asked on one rank alone, or of this device; "" if it can."""
