@@ -15,7 +15,7 @@ from hypocenter.session.agreement import Council, nobody
 from hypocenter.session.events import Update
 from hypocenter.session.framework import Framework
 from hypocenter.session.torch_framework import TorchFramework
-from hypocenter.tap.loader_batches import FromLoader, Handed
+from hypocenter.tap.loader_batches import Begun, FromLoader, Handed
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.tape import Tape
 
@@ -50,6 +50,7 @@ class Context(events.Observed):
     loaded: Callable[[Sequence[torch.Tensor]], FromLoader | None] = lambda _: None
     """What is known of the first of these tensors that a DataLoader has handed out just so."""
     handed: Callable[[], Handed | None] = lambda: None  # the batch that a DataLoader has handed out last
+    begun: Callable[[], Begun | None] = lambda: None  # a pass of a DataLoader that nobody has asked about
     prelude: Tape | None = None  # what the program computed before and beside what is on the tape
     reads_parameters: Callable[[], bool] = lambda: True  # whether the program, outside of modules, may have copied any
     local: LocalNorm = field(default_factory=LocalNorm)  # of gradients before their reduction, for who looks at steps
