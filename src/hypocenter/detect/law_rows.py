@@ -193,8 +193,8 @@ How a gradient is off:
     site <module or parameter>, port `hung_twice`  one hook (`op`, at `source`) hangs there `call` times (`module`: its
                                           kind); with one of them alone the gradient of the parameter in `names` is
                                           another one: the difference over its norm
-    site `laws`, port `data_set`          the data set, or collate function, `module`, written at `source`, breaks the law
-                                          `op` ("read only", "one by one", "together") at so many of `call` samples;
+    site `laws`, port `data_set`          the data set, or collate function, `module`, written at `source`, breaks the
+                                          law `op` ("read only", "one by one", "together") at so many of `call` samples;
                                           `names`: the field, another one that is parted from it, the indices of the
                                           samples, and "proven" or "likely"
     site <parameter>, port `changed_after`  its gradient was another one after each of so many updates (the number) than

@@ -104,7 +104,7 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
         AlikeUnits,
         Loads,
         DataSet,
-    ),  # other numbers in each step, labels of its own batch, units of their own, all that was loaded, samples that stay
+    ),  # other numbers in each step, labels of its own batch, units of their own, all that was loaded, one data set
     Relations,  # what must not matter, changed
     StillParameters,  # whether what was trained moved
     *(Replicas, Teachers, Streams, Clipping),  # what should be equal over ranks

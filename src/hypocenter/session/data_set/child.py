@@ -18,7 +18,9 @@ _MOST_BYTES = 1 << 16
 def ask(question: Callable[[], bytes], seconds: float) -> bytes | None:
     """Return the answer of a forked child; None if there is none after so many seconds, and the child is ended."""
     read_end, write_end = os.pipe()
-    with unwarned():  # of a fork beside threads: the child starts none, and uses none of their locks but at its own risk
+    with (
+        unwarned()
+    ):  # of a fork beside threads: the child starts none, and uses none of their locks but at its own risk
         pid = os.fork()
     if pid == 0:
         try:

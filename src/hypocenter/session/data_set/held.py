@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import sys
@@ -61,20 +62,8 @@ def _of_function(function: FunctionType) -> Iterator[Any]:
     if function.__module__.partition(".")[0] in sys.stdlib_module_names or function.__module__.startswith("torch."):
         return
     for cell in function.__closure__ or ():
-        if cell != _EMPTY:
+        with contextlib.suppress(ValueError):  # it holds nothing yet
             yield cell.cell_contents
     for name in function.__code__.co_names:
         if name in function.__globals__:
             yield function.__globals__[name]
-
-
-def _empty() -> Any:
-    def inner() -> Any:
-        return missing
-
-    if False:
-        missing = None
-    return cast("Any", inner.__closure__)[0]
-
-
-_EMPTY: Any = _empty()  # a cell that holds nothing yet

@@ -17,7 +17,7 @@ from typing import Any
 
 from hypocenter.session.data_set.asked import ONE_BY_ONE, READ_ONLY, Asked, Broken
 from hypocenter.session.data_set.draws import OTHERS, A, set_draws
-from hypocenter.session.data_set.leaves import digest, extent, leaves, overlaps
+from hypocenter.session.data_set.leaves import bits, digest, extent, leaves, overlaps
 from hypocenter.session.data_set.own_rows import Row, own_rows
 from hypocenter.session.data_set.together import together
 
@@ -59,28 +59,30 @@ def one_by_one(asked: Asked, has_time: Callable[[], bool]) -> Broken | None:
     for index, following in pairs:
         if not has_time():
             return None
-        alone = digest(_again(asked.dataset, [index])[0])
-        if digest(_again(asked.dataset, [index])[0]) != alone:
+        alone = _held(_again(asked.dataset, [index])[0])
+        if _held(_again(asked.dataset, [index])[0]) != alone:
             return None
         both = _again(asked.dataset, [index, following])
-        is_other = digest(both[0]) != alone
-        shared = next(_shared(both[0], both[1]), None)
-        if is_other and digest(_again(asked.dataset, [index])[0]) == alone:
-            if shared is not None:
-                seen.append(str(index))
-                field = field or shared
+        shared = next(_overwritten(both[0], both[1], alone), None)
+        if shared is not None and _held(_again(asked.dataset, [index])[0]) == alone:
+            seen.append(str(index))
+            field = field or shared
     if len(seen) < min(_LEAST, len(pairs)) or not seen:
         return None
     return Broken(law=ONE_BY_ONE, field=field, indices=tuple(seen), n_asked=len(pairs), is_proven=True)
 
 
-def _shared(one: Any, other: Any) -> Iterator[str]:
-    """Yield what of two items lies in one memory."""
-    if one is other and isinstance(one, (dict, list)):
+def _held(item: Any) -> dict[str, bytes]:
+    return {name: bits(leaf) for name, leaf in leaves(item)}
+
+
+def _overwritten(one: Any, other: Any, alone: dict[str, bytes]) -> Iterator[str]:
+    """Yield what of an item lies where the next one does, and is not what it was when it was read alone."""
+    if one is other and isinstance(one, (dict, list)) and _held(one) != alone:
         yield "item"
-    first, second = dict(leaves(one)), dict(leaves(other))
-    for name, leaf in first.items():
-        if name in second and overlaps(leaf, second[name]):
+    second = dict(leaves(other))
+    for name, leaf in leaves(one):
+        if name in second and overlaps(leaf, second[name]) and bits(leaf) != alone.get(name):
             yield f"item{name}"
 
 
@@ -107,9 +109,7 @@ def read_only(asked: Asked, has_time: Callable[[], bool]) -> Broken | None:
             fields.append(changed)
     if len(seen) < _LEAST:
         return None
-    return Broken(
-        law=READ_ONLY, field=fields[0], indices=tuple(seen), n_asked=len(indices), is_proven=all(fields)
-    )
+    return Broken(law=READ_ONLY, field=fields[0], indices=tuple(seen), n_asked=len(indices), is_proven=all(fields))
 
 
 def _changed(asked: Asked, index: Any) -> str | None:

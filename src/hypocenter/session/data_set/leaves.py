@@ -47,7 +47,7 @@ def _children(value: Any, name: str) -> Iterator[tuple[Any, Any]]:
         for field in dataclasses.fields(value):
             yield field.name, getattr(value, field.name)
     elif type(value).__module__.startswith("PIL."):
-        yield "pixels", value.tobytes()
+        yield "pixels", cast("Any", value).tobytes()
     else:
         raise Unknown(name)
 

@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 _MOST_BYTES = 8 << 30  # that lie in memory: a fork copies their table, and each page is written anew after it
-_DEVICES = ("/dev/nvidia", "/dev/dri/", "/dev/kfd")
-_OF_WORKERS = ("/dev/shm/torch_", "/dev/shm/sem.")  # batches that came from workers, and the locks of their queues
+_HARMLESS = ("/dev/nvidia", "/dev/dri/", "/dev/kfd", "/dev/shm/sem.")
+"""What devices have mapped, which nothing that reads on the host touches; locks, such as that of each progress bar."""
+_OF_WORKERS = "/dev/shm/torch_"  # batches that came from workers
 _NOT_BESIDE = ("grpc", "mpi4py", "ray", "pydevd", "horovod")  # they do things of their own at a fork
 
 
@@ -49,7 +50,7 @@ def _resident_bytes() -> int:
 
 def _shares_memory(own_folder: Path | None, *, has_workers: bool) -> bool:
     """Return whether this process can write to memory that others, and a child, see."""
-    allowed = (*_DEVICES, *(_OF_WORKERS if has_workers else ()), *(() if own_folder is None else (f"{own_folder}/",)))
+    allowed = (*_HARMLESS, *((_OF_WORKERS,) if has_workers else ()), *((f"{own_folder}/",) if own_folder else ()))
     for line in Path("/proc/self/maps").read_text().splitlines():
         _, rights, _, _, _, *path = line.split(None, 5)
         if rights[1] == "w" and rights[3] == "s" and not (path and path[0].startswith(allowed)):

@@ -30,6 +30,8 @@ _WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
 _HARMLESS_MAPS = (1, 3)  # ACCESS_READ, ACCESS_COPY of mmap
 _KEPT_DEVICES = frozenset({"/dev/null", "/dev/zero", "/dev/random", "/dev/urandom"})
 
+_STREAMS: list[Any] = []  # of the parent: nobody is to let go of them, which writes what they hold
+
 
 def seal(answer: int, seconds: float) -> None:
     """Make this process harmless: it was forked a moment ago.
@@ -55,6 +57,8 @@ def seal(answer: int, seconds: float) -> None:
     os.nice(10)
     _limit(seconds)
     _reopen(answer)
+    _STREAMS.extend((sys.stdout, sys.stderr))
+    sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 (it ends with the process)
     sys.addaudithook(_look)
 
 
@@ -68,15 +72,15 @@ def _limit(seconds: float) -> None:
 def _reopen(answer: int) -> None:
     """Give each descriptor a place in its file that is not the parent's; what is no file leads nowhere."""
     nowhere = os.open(os.devnull, os.O_RDWR)
-    for number in [int(name) for name in os.listdir("/proc/self/fd")]:
+    for number in [int(each.name) for each in Path("/proc/self/fd").iterdir()]:
         if number in (answer, nowhere):
             continue
         try:
             kind = os.fstat(number).st_mode
             path = f"/proc/self/fd/{number}"
-            if stat.S_ISCHR(kind) and number > 2 and os.readlink(path) in _KEPT_DEVICES:  # noqa: PLR2004
+            if stat.S_ISCHR(kind) and number > 2 and str(Path(path).readlink()) in _KEPT_DEVICES:
                 continue
-            is_file = stat.S_ISREG(kind) and number > 2  # noqa: PLR2004  (0, 1, 2: the standard ones)
+            is_file = stat.S_ISREG(kind) and number > 2
             own = _opened_again(number, path) if is_file or stat.S_ISDIR(kind) else nowhere
             os.dup2(own, number, inheritable=False)
             if own != nowhere:

@@ -71,9 +71,7 @@ def together(
             continue
         if _is_healed(rows, base, of_sample[one], (one, other), right):
             indices = tuple(str(index) for index in asked.indices[: len(items)])
-            return Broken(
-                law=TOGETHER, field=one, other=other, indices=indices, n_asked=len(items), is_proven=True
-            )
+            return Broken(law=TOGETHER, field=one, other=other, indices=indices, n_asked=len(items), is_proven=True)
     return None
 
 
@@ -92,6 +90,8 @@ def _tells_order(batch: Any, n: int) -> bool:
 
 def _has_its_like(one: str, other: str, base: Rows, of_sample: Rows) -> bool:
     """Return whether the batch holds the rows of one of these twice, and once where they belong to the other's."""
+    if Counter(of_sample[one]) == Counter(of_sample[other]):
+        return True
     for field, beside in ((one, other), (other, one)):
         right = Counter(zip(of_sample[field], of_sample[beside], strict=True))
         for name, held in of_sample.items():
@@ -143,7 +143,7 @@ def fields(batch: Any, n: int) -> Rows:
 
 def _lists(value: Any, name: str, found: list[tuple[str, list[Any]]]) -> None:
     if isinstance(value, (list, tuple)):
-        held = cast("list[Any]", list(cast("Sequence[Any]", value)))
+        held = list(cast("Sequence[Any]", value))
         if held and all(isinstance(each, PLAIN_WORDS) for each in held):
             found.append((name, held))
         else:
