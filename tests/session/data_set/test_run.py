@@ -27,7 +27,7 @@ from tests.session.data_set import sets
 
 @pytest.fixture(autouse=True)
 def forks(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """What was asked in a child; other tests of this process may have left shared memory, which is looked at elsewhere."""
+    """What was asked in a child. Other tests of this process may have left shared memory: see test_child.py."""
     asked: list[int] = []
 
     def ask(question: Callable[[], bytes], seconds: float) -> bytes | None:
