@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
-_MOST_BYTES = 8 << 30  # that lie in memory: a fork copies their table, and each page is written anew after it
+_MOST_BYTES = 4 << 30  # that lie in memory: a fork copies their table, and each page is written anew after it
 _HARMLESS = ("/dev/nvidia", "/dev/dri/", "/dev/kfd", "/dev/shm/sem.")
 """What devices have mapped, which nothing that reads on the host touches; locks, such as that of each progress bar."""
 _OF_WORKERS = "/dev/shm/torch_"  # batches that came from workers

@@ -54,8 +54,7 @@ def seal(answer: int, seconds: float) -> None:
     signal.alarm(int(seconds) + 1)
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")  # where memory is short, not the program
-    os.nice(10)
-    _limit(seconds)
+    _limit(seconds)  # it is not niced: its parent waits for it
     _reopen(answer)
     _STREAMS.extend((sys.stdout, sys.stderr))
     sys.stdout = sys.stderr = Path(os.devnull).open("w")  # noqa: SIM115 (it ends with the process)
