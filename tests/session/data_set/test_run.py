@@ -6,6 +6,8 @@ import functools
 import hashlib
 import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -210,3 +212,25 @@ def test_a_look_that_fails_leaves_the_run_alone(tmp_path: Path, monkeypatch: pyt
 
     assert found == []
     assert end == plain
+
+
+def test_a_program_of_its_own_is_forked_for_real(tmp_path: Path) -> None:
+    script = f"""
+import hypocenter, torch
+from torch.utils.data import DataLoader
+from hypocenter.diagnose.diagnosis import diagnose
+from hypocenter.record.reader import open_run
+from tests.session.data_set import sets
+model = torch.nn.Linear(sets.WIDTH, 3)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+with hypocenter.watch(out={str(tmp_path / "run")!r}):
+    for x, y in DataLoader(sets.CutOut(), batch_size=6, shuffle=True):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+print([each.code for each in diagnose(open_run({str(tmp_path / "run")!r})).findings if each.severity != "note"])
+"""
+    root = Path(__file__).parents[3]
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=root)
+
+    assert done.stdout == "['HC415']\n"
