@@ -82,6 +82,7 @@ ELSEWHERE = {
     "HC412": f"{FIELDS}::test_a_fault_is_said_at_its_step_and_nothing_else",
     "HC413": f"{FIELDS}::test_labels_apart_from_their_inputs_are_told_once_samples_came_before",
     "HC414": "session/observers/test_pairs.py::test_labels_of_another_batch_are_told_once",
+    "HC415": "session/data_set/test_run.py::test_what_is_broken_is_told_once",
 }
 
 

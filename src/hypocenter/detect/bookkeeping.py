@@ -56,7 +56,7 @@ _BY_PORT = pa.array([
     law_rows.WRITTEN_OVER, law_rows.NOT_BROUGHT_BACK, law_rows.MOVED, law_rows.FORGETS, law_rows.OWN_AVERAGE,
     law_rows.OWN_REFERENCE,
     law_rows.FROZEN_WRITTEN, law_rows.FROZEN_STATISTICS, law_rows.STATE_OF_ANOTHER, law_rows.GIVEN_CHANGED,
-    law_rows.OWN_COPY, law_rows.JOINED,
+    law_rows.OWN_COPY, law_rows.JOINED, law_rows.DATA_SET,
     law_rows.UNTIED, law_rows.HUNG_TWICE, law_rows.TWO_HANDS, law_rows.COUNTED, law_rows.CANCELLED,
     relation_rows.RELATION, relation_rows.LOSS, relation_rows.LOOKED,
 ])  # fmt: skip

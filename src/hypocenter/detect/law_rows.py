@@ -200,6 +200,10 @@ How a gradient is off:
     site <module or parameter>, port `hung_twice`  one hook (`op`, at `source`) hangs there `call` times (`module`: its
                                           kind); with one of them alone the gradient of the parameter in `names` is
                                           another one: the difference over its norm
+    site `laws`, port `data_set`          the data set, or collate function, `module`, written at `source`, breaks the
+                                          law `op` ("read only", "one by one", "together") at so many of `call` samples;
+                                          `names`: the step at which it was asked, the field, another one that is
+                                          parted from it, the indices of the samples, and "proven" or "likely"
     site <parameter>, port `changed_after`  its gradient was another one after each of so many updates (the number) than
                                           in them, and then no update used it
 """
@@ -245,7 +249,7 @@ MOVED, FROZEN_WRITTEN, FROZEN_STATISTICS = "moved", "frozen_written", "frozen_st
 MUCH = 0.5  # of the usual size of what a norm gives: two rows a channel, momentum 0.1, move it by a third at random
 OF_ANOTHER = "of_another"
 SAME_DRAWS, ALIKE, NOT_LOADED, CHANGED_AFTER = "same_draws", "alike", "not_loaded", "changed_after"
-JOINED = "joined"
+JOINED, DATA_SET = "joined", "data_set"
 GIVEN_CHANGED, UNTIED, HUNG_TWICE = "given_changed", "untied", "hung_twice"
 AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY = "away", "elsewhere", "left_behind", "far_away"
 FORGETS, SAID, MEANT = "forgets", "said", "may be meant"

@@ -15,7 +15,7 @@ from hypocenter.session.agreement import Council, nobody
 from hypocenter.session.events import Update
 from hypocenter.session.framework import Framework
 from hypocenter.session.torch_framework import TorchFramework
-from hypocenter.tap.loader_batches import FromLoader, Handed
+from hypocenter.tap.loader_batches import Begun, FromLoader, Handed
 from hypocenter.tap.loop_tape import LoopTape
 from hypocenter.tap.names import NameMap
 from hypocenter.tap.self_averages import SelfAverages
@@ -53,6 +53,7 @@ class Context(events.Observed):
     """What is known of the first of these tensors that a DataLoader has handed out just so."""
     self_averages: SelfAverages = field(default_factory=SelfAverages)
     handed: Callable[[], Handed | None] = lambda: None  # the batch that a DataLoader has handed out last
+    begun: Callable[[], Begun | None] = lambda: None  # a pass of a DataLoader that nobody has asked about
     prelude: Tape | None = None  # what the program computed before and beside what is on the tape
     take_loop: Callable[[LoopTape | None], None] = lambda _: None
     """Notes from here on, on this tape, all that the program computes outside of modules; None: no more."""

@@ -148,6 +148,7 @@ class Parts:
             warn=self.warn,
             ride=self.sentinel.ride,
             handed=lambda: self.loaded.last,
+            begun=self.loaded.begun,
             framework=TorchFramework(self.sentinel.ride),
             council=self.council,
             recomputed=self.roots.recomputed,

@@ -18,6 +18,7 @@ from hypocenter.session.observers.clip_calls import ClipCalls
 from hypocenter.session.observers.clipping import Clipping
 from hypocenter.session.observers.collectives import CollectiveValues
 from hypocenter.session.observers.culprit import Culprit
+from hypocenter.session.observers.data_set import DataSet
 from hypocenter.session.observers.diary import Diary
 from hypocenter.session.observers.divisor import Divisor
 from hypocenter.session.observers.facts import FactsKeeper
@@ -103,7 +104,8 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
         Pairs,
         AlikeUnits,
         Loads,
-    ),  # other numbers in each step, labels of its own batch, units of their own, all that was loaded
+        DataSet,
+    ),  # other numbers in each step, labels of its own batch, units of their own, all that was loaded, one data set
     Relations,  # what must not matter, changed
     StillParameters,  # whether what was trained moved
     *(Replicas, Teachers, Streams, Clipping),  # what should be equal over ranks

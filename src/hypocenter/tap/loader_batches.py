@@ -62,6 +62,20 @@ class Handed:
     in_order: tuple[int, int] | None = None  # first and last index of the data set, where there are just those between
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A pass over a data set of samples by index, whose first batch a DataLoader has handed out."""
+
+    dataset: Callable[[], Any]  # None if it is gone
+    collate: Callable[[Any], Any]
+    indices: tuple[Any, ...]  # of the batch, in its order
+    is_batched: bool  # items are read one by one, and put together
+    is_on_host: bool  # all of the batch
+    n_workers: int
+    is_persistent: bool  # workers stay from pass to pass
+    iterator: Callable[[], Any]  # None once the pass is over, and nobody holds it
+
+
 @dataclass(slots=True)
 class _Passes:
     """The passes of one random sampler over its data."""
@@ -97,6 +111,8 @@ class LoaderBatches:
         self._alike: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # by iterator
         self._passes: weakref.WeakKeyDictionary[Any, _Passes] = weakref.WeakKeyDictionary()  # by sampler
         self._sizes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # of data sets, by iterator
+        self._begun: dict[int, Begun] = {}  # since somebody asked, by id of the data set
+        self._n_begun: dict[int, int] = {}  # how often each was given to who asked
         self._given: deque[tuple[weakref.ref[torch.Tensor], int, FromLoader]] = deque(maxlen=REMEMBERED)
 
     def attach(self) -> Callable[[], None]:
@@ -134,6 +150,22 @@ class LoaderBatches:
             if tensor is not None and any(tensor is each for each in candidates) and version_of(tensor) == version:
                 return given
         return None
+
+    def begun(self) -> Begun | None:
+        """Return a pass that has begun since the last call, and goes on; None if there is none.
+
+        Of several that of the data set which was returned least often. A loader that was read to its end since then
+        feeds no step.
+        """
+        if not self._begun:
+            return None
+        waiting, self._begun = self._begun, {}
+        going_on = [key for key, each in waiting.items() if each.iterator() is not None]
+        if not going_on:  # each batch is the first one of an iterator of its own
+            going_on = [next(reversed(waiting))]
+        key = min(going_on, key=lambda key: self._n_begun.get(key, 0))
+        self._n_begun[key] = self._n_begun.get(key, 0) + 1
+        return waiting[key]
 
     def _follow(self, iterator: Any, indices: Any) -> None:
         """Note that one more batch of indices is drawn, to compare this pass with the one before."""
@@ -179,12 +211,30 @@ class LoaderBatches:
                 if n_samples is None:
                     n_samples = self._sizes[iterator] = _size(iterator)
                 self.last = replace(self.last, n_samples=n_samples, in_order=(indices[0], indices[-1]))
+            if getattr(iterator, "_num_yielded", 0) == 1:
+                self._begin(iterator, indices, batch)
             for name, tensor in tensors(batch):
                 rows = tuple(indices) if is_known and tensor.dim() and tensor.shape[0] == len(indices) else ()
                 given = FromLoader(name=name, indices=rows, batch=number)
                 self._given.append((Ref(tensor), version_of(tensor), given))
         except Exception:  # a batch of the user's own kind
             self._drawn.pop(iterator, None)
+
+    def _begin(self, iterator: Any, indices: Any, batch: Any) -> None:
+        """Note that a pass has begun, of which it is known which samples its first batch is made of."""
+        is_batched = getattr(iterator, "_auto_collation", False)
+        if iterator._dataset_kind != dataloader._DatasetKind.Map or not getattr(iterator, "_in_order", True):
+            return
+        with contextlib.suppress(TypeError):  # what cannot be referred to weakly
+            self._begun.pop(id(iterator._dataset), None)
+            if len(self._begun) < FEWEST:
+                self._begun[id(iterator._dataset)] = Begun(
+                    dataset=weakref.ref(iterator._dataset), collate=iterator._collate_fn,
+                    indices=tuple(indices) if is_batched else (indices,), is_batched=is_batched,
+                    is_on_host=all(tensor.device.type == "cpu" for _, tensor in tensors(batch)),
+                    n_workers=iterator._num_workers, is_persistent=iterator._persistent_workers,
+                    iterator=weakref.ref(iterator),
+                )  # fmt: skip
 
 
 def _sampler(iterator: Any) -> Any:

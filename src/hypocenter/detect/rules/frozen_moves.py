@@ -67,5 +67,5 @@ def check(window: Window) -> Iterator[Finding]:
                     *((f"{n - 1} more are frozen and have a gradient",) if n > 1 else ()),
                 ),
                 then=("its old gradient is used once more" if is_old else "momentum and weight decay act on it",),
-                remedy=Remedy(action="no-gradient", text="zero_grad(set_to_none=True), or take it out of the optimizer"),
+                remedy=Remedy(action="no-gradient", text="zero_grad(set_to_none=True), or out of the optimizer"),
             )  # fmt: skip
