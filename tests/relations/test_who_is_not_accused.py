@@ -363,3 +363,24 @@ def test_a_label_that_is_a_part_of_the_input_is_named(tmp_path, criterion):
     (told,) = found(tmp_path, nn.Linear(4, 1), lambda model: criterion(model(x).squeeze(1), label))
 
     assert told.code == "HC244"
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_lengths_that_come_in_a_list(tmp_path, is_named):
+    """They are not tensors, so they stay where they are when the batch is turned."""
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.rnn, self.head = nn.LSTM(WIDTH, WIDTH, batch_first=True), nn.Linear(WIDTH, 3)
+
+        def forward(self, x, lengths):
+            packed = rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+            return self.head(self.rnn(packed)[1][0][-1])
+
+    x, y, lengths = torch.randn(5, LENGTH, WIDTH), torch.arange(5) % 3, [6, 5, 4, 2, 1]
+
+    def step(model):
+        return functional.cross_entropy(model(x, lengths=lengths) if is_named else model(x, lengths), y)
+
+    assert found(tmp_path, Net(), step) == []

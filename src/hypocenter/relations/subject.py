@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -216,10 +216,16 @@ class Subject:
                     return True
         return False
 
+    def has_list_of(self, n: int) -> bool:
+        """Return whether a module is called with a list of this length, which may tell something of each sample."""
+        return any(isinstance(each, (list, tuple, dict)) and len(each) == n for each in self._given_to_modules())
+
     def has_of_size(self, n: int) -> bool:
         """Return whether a module is called with this number, or with a list of this length."""
-        given = (a for e in self._events.values() if e.module is not None for a in (*e.args, *e.kwargs.values()))
-        return any(a == n if type(a) is int else isinstance(a, (list, tuple, dict)) and len(a) == n for a in given)
+        return self.has_list_of(n) or any(type(each) is int and each == n for each in self._given_to_modules())
+
+    def _given_to_modules(self) -> Iterator[Any]:
+        return (a for e in self._events.values() if e.module is not None for a in (*e.args, *e.kwargs.values()))
 
     @property
     def has_own_generators(self) -> bool:

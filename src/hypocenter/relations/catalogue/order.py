@@ -36,6 +36,8 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
     if n < 2 or facts.relates_rows or (facts.may_be_second and not facts.is_certain):
         raise CannotTell("which dimension is the batch is not known for certain")
     inputs = [each for each in subject.of_model if each.tensor.dim() > 0 and each.tensor.shape[0] == n]
+    if subject.has_list_of(n):
+        raise CannotTell("the model is told of each sample in a list")
     if subject.carries(n):
         raise CannotTell("the model is also given what was computed before: its state, which has rows too")
     changed = {each.place: each.tensor.roll(1, 0) for each in inputs}
