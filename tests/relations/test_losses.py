@@ -200,6 +200,13 @@ def test_labels_that_are_shifted_twice():
     language(input_ids=text, labels=text)
 
 
+def test_distances_of_all_pairs_by_the_squares_of_their_rows():
+    def distances(z, other):
+        return (z.square().sum(1, keepdim=True) + other.square().sum(1) - 2 * z @ other.T).mean()
+
+    check_relations(Net(), torch.randn(N, WIDTH), loss=distances, labels=torch.randn(N, CLASSES))
+
+
 @pytest.mark.parametrize(("silent", "is_told"), [((1, 4), True), ((1,), False), ((), False)])
 def test_texts_without_a_token_that_is_asked_for(silent, is_told):
     text = torch.randint(2, 50, (8, 17))

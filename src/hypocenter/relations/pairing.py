@@ -16,6 +16,7 @@ from hypocenter.tap.names import unwrap
 
 _LEAST_ROWS = 3
 _FARTHEST = 3  # places
+_SUMS_OF_ROWS = ("SumBackward1", "LinalgVectorNormBackward0", "NormBackward1", "NormBackward2")
 _LEAST_SILENT, _SILENT = 2, 0.125  # texts of a batch without a target, and their share
 _MASKED, _STRAY = 0.6, 0.05  # shares of masks: of 80 % of the places that are asked for, and of all others
 _LEAST_ASKED, _LEAST_TOKENS = 8, 3  # places with one token that is asked for there, and other tokens that are not
@@ -46,8 +47,12 @@ def crosswise(subject: Subject, facts: Facts, calls: Sequence[LossCall]) -> tupl
 
 
 def _is_of_loss(call: LossCall) -> bool:
-    """Return whether exactly one of the two tensors depends on the model's parameters."""
-    return call.input.requires_grad != call.target.requires_grad
+    """Return whether exactly one of the two tensors depends on the model's parameters, and is no norm of its rows.
+
+    Who keeps the dimension that a sum goes over (`z.square().sum(1, keepdim=True)`) wants all pairs.
+    """
+    ours, other = (call.input, call.target) if call.input.requires_grad else (call.target, call.input)
+    return ours.requires_grad and not other.requires_grad and type(ours.grad_fn).__name__ not in _SUMS_OF_ROWS
 
 
 def asked_of_padding(subject: Subject, facts: Facts) -> Wrong | None:
