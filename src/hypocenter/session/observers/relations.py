@@ -1,7 +1,7 @@
 """`run --relations`: what must not matter is changed in replays of a healthy micro-batch, and looked at.
 
-By default after the first update, and then every eighth step, later rarer, while there is time: what begins in the
-middle of a run is seen too. Also after the first update of an optimizer that comes later (a student's, after its
+By default after the first update, and then at every eighth step and rarer ones, while there is time: what begins in
+the middle of a run is seen too. Also after the first update of an optimizer that comes later (a student's, after its
 teacher was trained). One rank looks; the others run the same code.
 """
 
@@ -35,10 +35,11 @@ from hypocenter.tap.weakly import Ref
 from hypocenter.unwarned import unwarned
 
 AUTO = "auto"
-DUE = ",".join(("1", *map(str, range(8, 129, 8)), "doubling"))
+DUE = "1,2,8,16,24,32,48,64,96,128,256,512,every=1000"
 WAIT = 3  # updates, at which what has no gradient must have none
 OPTIMIZERS = 4  # whose second update is due
-FREE_S, SHARE = 1.0, 0.002  # what it may take by default: so much in all, and of the time of the run
+FREE_S, SHARE = 1.0, 0.002  # what it may take by default: so much until all was asked once, and of the time of the run
+AGAIN_S = 0.5  # and so much more after that
 
 
 class Relations(Observer):
@@ -66,6 +67,7 @@ class Relations(Observer):
         self._held: dict[str, int] = {}  # the last step at which a relation held
         self._looked: int | None = None  # the last step at which the loss was looked at
         self._said: tuple[str, ...] = ()
+        self._is_known_once = False  # all that can be asked was asked
         self._is_off = False
         self._loop: LoopTape | None = None  # what the program's own code computes in the step under way, if it is due
         self._earlier, self._has_loop = Earlier(), True
@@ -199,6 +201,8 @@ class Relations(Observer):
         if not self._is_auto and not looked.held and not looked.broken:
             why = next(iter(looked.not_asked.values()), "")
             self.context.warn(f"relations could not be looked at: {why}")
+        if not looked.is_cut_short and not self._is_known_once:
+            self._is_known_once, self._free_s = True, self._spent_s + own_time.now() - began + AGAIN_S
         self._known |= {each.relation for each in looked.broken}
         self._known |= {each.name for each in chosen if not each.code and each.name in looked.held}
         self._note(looked, update)
