@@ -22,7 +22,7 @@ from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.optimizer_rows import number_row
 from hypocenter.tap.tape import storage_of
 
-DUE = ",".join((*map(str, range(0, 129, 4)), "doubling"))
+EVERY, OFTEN_UP_TO = 4, 128  # steps; later those of `doubling`
 LOOKS = 2  # at which they are one
 
 _Place = tuple[int, int, Any]  # storage, offset, shape
@@ -41,7 +41,7 @@ class Joined(Observer):
 
     def __init__(self, context: Context) -> None:
         super().__init__(context)
-        self._is_due = schedule.parse(DUE)
+        self._is_doubling = schedule.parse("doubling")
         self._seen: WeakKeyDictionary[nn.Module, dict[str, _Seen]] = WeakKeyDictionary()  # by name
         self._is_told = False
 
@@ -51,12 +51,14 @@ class Joined(Observer):
 
     def before_update(self, update: Update) -> None:
         """Look at which memory each parameter of the other models lies in."""
-        if not self._is_due(update.step) or self._is_told:
+        step = update.step
+        if step % EVERY or (step > OFTEN_UP_TO and not self._is_doubling(step)):
             return
-        roots, ids = self.context.names.roots(), update.ids
+        roots = [root for root in self.context.names.roots() if next(root.parameters(), None) is not None]
+        if len(roots) < 2 or self._is_told:
+            return
+        ids = update.ids
         others = [(root, *each) for root in roots for each in root.named_parameters() if id(each[1]) not in ids]
-        if len(roots) < 2 or not others:
-            return
         trained = {place: p for p in update.parameters if (place := _place(p))[0]}
         joined = list(self._joined(others, trained, update.step))
         if joined:

@@ -35,7 +35,7 @@ from hypocenter.tap.weakly import Ref
 from hypocenter.unwarned import unwarned
 
 AUTO = "auto"
-DUE = "1,2,8,16,24,32,48,64,96,128,256,512,every=1000"
+DUE, THEN_EVERY = frozenset({1, 2, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512}), 1000  # steps
 WAIT = 3  # updates, at which what has no gradient must have none
 OPTIMIZERS = 4  # whose second update is due
 FREE_S, SHARE = 1.0, 0.002  # what it may take by default: so much until all was asked once, and of the time of the run
@@ -54,7 +54,7 @@ class Relations(Observer):
         super().__init__(context)
         RELATIONS.load(context.config.plugins)
         self._is_auto = context.config.relations == AUTO
-        self._is_due = schedule.parse(DUE if self._is_auto else context.config.relations)
+        self._is_due = _is_due if self._is_auto else schedule.parse(context.config.relations)
         self._began: float | None = None
         self._before = 0.0  # when the update before this one came
         self._spent_s, self._free_s = 0.0, FREE_S
@@ -276,6 +276,11 @@ class Relations(Observer):
             return found
         why = f"{found.wrong.why}; it was not seen at step {self._looked}"
         return replace(found, wrong=replace(found.wrong, why=why))
+
+
+def _is_due(step: int) -> bool:
+    """Return whether relations are looked at by default. A schedule of so many words takes a call for each."""
+    return step in DUE or step % THEN_EVERY == 0
 
 
 def _row(broken: Broken, step: int, order: int, held: int) -> Reading:
