@@ -2,16 +2,19 @@
 
 The tape of the step (`tape.py`) keeps what leads to the loss, and no value of it. This one keeps for the time of one
 step, and only where somebody will look, also what has no gradient: noise levels, targets, what is put together for the
-model. It is small: beyond a number of operations or of bytes it lets go of all, and nothing can be told.
+model. It is small: beyond a number of operations or of bytes it lets go of all, and nothing can be told. It holds no
+graph: a loss that the program lets go of is gone (`tape.py` tells of such).
 """
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from hypocenter.tap.source import user_frame
@@ -56,7 +59,7 @@ class Value:
     Attributes:
         kind: where it comes from: "outside" is a loader, or what was there before; "entered" numbers from Python or
             NumPy; "unknown" what cannot be computed again.
-        tensor: itself; a copy of it once it was written over.
+        tensor: itself, or where it has a graph its values without that; a copy of it once it was written over.
         version: its version counter, when it was last known to hold this.
         made_by: position of the operation; -1: of none.
     """
@@ -65,6 +68,7 @@ class Value:
     tensor: Tensor
     version: int
     made_by: int = -1
+    key: int = 0  # id of the tensor itself
 
     @property
     def is_there(self) -> bool:
@@ -111,7 +115,9 @@ class LoopTape:
     roots: tuple[int, ...] = ()
     is_full: bool = False
     is_over: bool = False
-    _numbers: dict[int, int] = field(default_factory=dict[int, int])
+    _numbers: dict[int, tuple[weakref.ref[Tensor], int]] = field(
+        default_factory=dict[int, tuple[weakref.ref[Tensor], int]]
+    )  # by id of the tensor
     _by_storage: dict[int, list[int]] = field(default_factory=dict[int, list[int]])
     _storages: set[int] = field(default_factory=set[int])
     _written: int = -1  # what the operation that is under way writes over
@@ -123,14 +129,15 @@ class LoopTape:
         """Keep what a tensor that was made in this step holds: the operation that comes writes over it."""
         if self.is_full or self.is_over or not isinstance(target, Tensor):
             return
+        of_target = self._number(target)
         for number in self._by_storage.pop(storage_of(target), ()):
             value = self.values[number]
-            if self._numbers.get(id(value.tensor)) == number:
-                del self._numbers[id(value.tensor)]  # what it, or a view of it, holds from here on is another value
+            if self._numbers.get(value.key, (None, -1))[1] == number:
+                del self._numbers[value.key]  # what it, or a view of it, holds from here on is another value
             if value.kind == "outside":  # an average of weights, for one: it is not followed
                 value.version = _WRITTEN
             elif value.is_there:
-                if value.tensor is target:
+                if number == of_target:
                     self._written = number
                 value.tensor = value.tensor.detach().clone()
                 self._n_bytes += value.tensor.untyped_storage().nbytes()
@@ -162,7 +169,7 @@ class LoopTape:
             return value
 
         kept_args, kept_kwargs = slot(args), {key: slot(value) for key, value in kwargs.items()}
-        if not writes and all(id(each) in self._numbers for each in results):
+        if not writes and all(self._number(each) is not None for each in results):
             return  # it gives back what it was given
         if needs and all(isinstance(self.values[number].tensor, nn.Parameter) for number in needs):
             return  # of weights alone: what reads it finds a constant
@@ -191,26 +198,32 @@ class LoopTape:
         given = [tensor for _, tensor in tensors((args, kwargs)) if type(tensor) in _PLAIN]
         gives = [tensor for _, tensor in tensors(output) if type(tensor) in _PLAIN]
         numbers = tuple(self._enter(each) for each in given)
-        made = tuple(self._add(each, "output", -1) for each in gives if id(each) not in self._numbers)
+        made = tuple(self._add(each, "output", -1) for each in gives if self._number(each) is None)
         self.calls.append(ModuleCall(module, numbers, made))
         self._fill_if_large()
 
     def end(self, roots: Sequence[Any]) -> None:
         """Hear that backward begins with these: what comes later is not noted."""
         if not self.is_over and not self.is_full:
-            found = (self._numbers.get(id(each)) for each in roots)
+            found = (self._number(each) for each in roots)
             self.roots, self.is_over = tuple(number for number in found if number is not None), True
 
     def _enter(self, tensor: Tensor) -> int:
         """Return the number of a tensor that is read; one that was not met comes from outside."""
-        number = self._numbers.get(id(tensor))
+        number = self._number(tensor)
         if number is None:
             number = self._add(tensor, "outside" if type(tensor) in _PLAIN else "unknown", -1)
         return number
 
+    def _number(self, tensor: Any) -> int | None:
+        """Return the number of exactly this tensor; None if it was not met."""
+        of, number = self._numbers.get(id(tensor), (None, -1))
+        return number if of is not None and of() is tensor else None  # another one may have got its id
+
     def _add(self, tensor: Tensor, kind: Kind, position: int) -> int:
-        self._numbers[id(tensor)] = number = len(self.values)
-        self.values.append(Value(kind, tensor, version_of(tensor), position))
+        number = len(self.values)
+        self._numbers[id(tensor)] = weakref.ref(tensor), number
+        self.values.append(Value(kind, _without_graph(tensor), version_of(tensor), position, id(tensor)))
         self._by_storage.setdefault(storage_of(tensor), []).append(number)
         if kind == "outside":
             n_bytes = 0 if isinstance(tensor, nn.Parameter) else tensor.numel() * tensor.element_size()
@@ -240,6 +253,14 @@ class LoopTape:
         self.is_full = True
         for kept in (self.values, self.operations, self.calls, self._numbers, self._by_storage, self._storages):
             kept.clear()
+
+
+def _without_graph(tensor: Tensor) -> Tensor:
+    """Return the tensor, or what shares its memory and its version counter without its graph."""
+    if tensor.grad_fn is None or type(tensor) not in _PLAIN:
+        return tensor
+    with torch._C.DisableTorchFunction():
+        return tensor.detach()
 
 
 def _tensors_of(result: Any) -> list[Tensor]:
