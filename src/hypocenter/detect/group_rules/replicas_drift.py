@@ -78,10 +78,12 @@ def check(panel: Panel) -> Iterator[Finding]:
     mixed = {name: steps for name, steps in (known.mixed or {}).items() if len(steps) >= TIMES}
     if is_last(panel) and mixed and not known.is_apart:
         yield _mixed(panel, mixed)
+    copies = known.typed.get("dp", ())
+    late = {name: steps for name, steps in known.late_apart.items() if name not in copies and len(steps) >= TIMES}
+    if is_last(panel) and late and not known.facts.is_averaged(panel.ranks):
+        yield _late(panel, late, {name: known.late[name][0] for name in late})
     if is_last(panel) and known.norms and known.start is not None:
         yield _norms(panel, known.norms, known.start.step, _OF_THE_SAME_DATA)
-    if is_last(panel) and (late := {n: s for n, s in known.late_apart.items() if n not in known.typed.get("dp", ())}):
-        yield _late(panel, late, {name: known.late[name][0] for name in late})
     elif is_last(panel) and known.parted and not known.facts.is_averaged(panel.ranks):
         yield _parted(panel, known.parted)
 

@@ -39,7 +39,12 @@ class Question:
         self._held = b""
         self._read_end, write_end = os.pipe()
         with unwarned():  # of a fork beside threads: the child starts none, and uses their locks at its own risk
-            self._pid = os.fork()
+            try:
+                self._pid = os.fork()
+            except OSError:  # no memory, or too many processes
+                os.close(self._read_end)
+                os.close(write_end)
+                raise
         if self._pid == 0:
             try:
                 os.close(self._read_end)
