@@ -178,10 +178,10 @@ class LoaderBatches:
                 key = type(sampler), len(sampler), len(indices)
                 last, before = self._latest.get(key, (None, None))
                 passes = before if before is not None and last is not None and last() is None else _Passes()
-                self._passes[sampler], self._latest[key] = passes, (weakref.ref(sampler), passes)
+                self._passes[sampler], self._latest[key] = passes, (Ref(sampler), passes)
             run = iterator._sampler_iter  # a new one in each pass, also where workers stay
             if passes.run is None or passes.run() is not run:
-                passes.begin(weakref.ref(run))
+                passes.begin(Ref(run))
             if len(passes.now) < FOLLOWED:
                 passes.now.append(hash(tuple(indices)))
                 passes.n_samples += len(indices)
@@ -229,11 +229,11 @@ class LoaderBatches:
             self._begun.pop(id(iterator._dataset), None)
             if len(self._begun) < FEWEST:
                 self._begun[id(iterator._dataset)] = Begun(
-                    dataset=weakref.ref(iterator._dataset), collate=iterator._collate_fn,
+                    dataset=Ref(iterator._dataset), collate=iterator._collate_fn,
                     indices=tuple(indices) if is_batched else (indices,), is_batched=is_batched,
                     is_on_host=all(tensor.device.type == "cpu" for _, tensor in tensors(batch)),
                     n_workers=iterator._num_workers, is_persistent=iterator._persistent_workers,
-                    iterator=weakref.ref(iterator),
+                    iterator=Ref(iterator),
                 )  # fmt: skip
 
 

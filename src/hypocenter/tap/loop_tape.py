@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from hypocenter.tap.source import user_frame
 from hypocenter.tap.tape import storage_of, version_of
 from hypocenter.tap.tree import tensors
+from hypocenter.tap.weakly import Ref
 
 MOST_OPERATIONS = 2000
 MOST_BYTES = 64 << 20  # of results that are kept alive until the update; a step's own graph mostly holds more
@@ -222,7 +223,7 @@ class LoopTape:
 
     def _add(self, tensor: Tensor, kind: Kind, position: int) -> int:
         number = len(self.values)
-        self._numbers[id(tensor)] = weakref.ref(tensor), number
+        self._numbers[id(tensor)] = Ref(tensor), number
         self.values.append(Value(kind, _without_graph(tensor), version_of(tensor), position, id(tensor)))
         self._by_storage.setdefault(storage_of(tensor), []).append(number)
         if kind == "outside":

@@ -81,7 +81,7 @@ class Loads(Observer):
         some = able[:: -(-len(able) // _KEPT) or 1]
         values = {name: v.clone() for name in some if (v := sample(state[name], _ELEMENTS)) is not None}
         alive = [each for each in self._saved if each.given() is not None]
-        self._saved = [*alive[1 - _MOST :], _Saved(given=weakref.ref(state), values=values)]
+        self._saved = [*alive[1 - _MOST :], _Saved(given=Ref(state), values=values)]
 
     def _begin(self, module: nn.Module, given: Any, strict: bool, assign: bool) -> Callable[[Any], None] | None:
         if not isinstance(given, Mapping):

@@ -13,6 +13,7 @@ from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.optimizer_rows import number_row
 from hypocenter.tap.loader_batches import Handed
 from hypocenter.tap.state import RngState
+from hypocenter.tap.weakly import Ref
 
 FIRST = 8  # steps that are all looked at; then each that is a power of two
 REPEATS = 2  # passes over the data that a random sampler began as the pass before
@@ -65,7 +66,7 @@ class SameDraws(Observer):
         """Return how often this optimizer was given a pass again: programs that train several models may seed each."""
         known = self._began.get(id(optimizer))
         if known is None or known[0]() is not optimizer or known[1] > handed.n_repeats:
-            known = self._began[id(optimizer)] = weakref.ref(optimizer), handed.n_repeats
+            known = self._began[id(optimizer)] = Ref(optimizer), handed.n_repeats
         return handed.n_repeats - known[1]
 
 
