@@ -575,6 +575,20 @@ def test_ranks_that_go_through_the_same_samples_in_orders_of_their_own() -> None
     assert "came on more than one of them" in finding.why[0]
 
 
+@pytest.mark.parametrize("since", [0, 2], ids=["from the first pass on", "from the third on"])
+def test_ranks_that_take_their_parts_of_orders_of_their_own(since: int) -> None:
+    """Each second sample of an order that is drawn by another seed on each rank: a third comes on both of two."""
+    steps = {}
+    for s in range(32):  # four passes of eight steps
+        at_pass, at = divmod(s, 8)
+        orders = [order(10 * at_pass + rank * (at_pass >= since), n=128)[rank::2] for rank in (0, 1)]
+        steps[s] = rows_of(s, [each[8 * at : 8 * at + 8] for each in orders])
+
+    (finding,) = run(steps, DP2)
+
+    assert (finding.code, finding.severity, finding.step) == ("HC305", "warning", 8 * since)
+
+
 def test_ranks_that_share_the_data_out_may_swap_them_in_later_passes() -> None:
     halves = {s: rows_of(s, [order(s // 8, 1 + 64 * ((s // 8) % 2))[8 * (s % 8) : 8 * (s % 8) + 8],
                              order(s // 8, 65 - 64 * ((s // 8) % 2))[8 * (s % 8) : 8 * (s % 8) + 8]])
@@ -732,6 +746,20 @@ def test_tied_copies_over_stages() -> None:
     (finding,) = run({0: stages(0, 1, 1), 10: stages(10, 2, 3)}, {"pp": [(0, 1)]})
 
     assert (finding.code, finding.step, finding.param) == ("HC307", 10, "lm_head.weight")
+
+
+@pytest.mark.parametrize("n_shared", [0, 3])
+def test_tied_copies_where_nothing_tells_the_groups(n_shared: int) -> None:
+    """Copies are known by their bits; ranks that hold most other matrices alike do not hold parts of one model."""
+    steps = {0: stages(0, 1, 1), 10: stages(10, 2, 3)}
+    for rank, rows in steps[0].items():
+        for n in range(4):
+            digest = 100 + n if n < n_shared else 10 * rank + n
+            rows.append(reading(0, "param", f"block.{n}.weight", PARAM, digest=digest, shape=(8, 8)))
+
+    found = [(f.code, f.severity, f.param) for f in run(steps, {}) if f.code == "HC307"]
+
+    assert found == ([("HC307", "warning", "lm_head.weight")] if not n_shared else [])
 
 
 def test_untied_or_unused_copies_are_silent() -> None:

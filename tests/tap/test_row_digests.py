@@ -66,3 +66,12 @@ def test_of_many_rows_the_same_are_kept_wherever_they_stand():
 def test_what_is_no_batch_of_rows_is_left_out():
     assert kept([as_rows(torch.zeros(())), as_rows(torch.ones(1, 4))]) is None
     assert kept([as_rows(torch.ones(4, 3)), as_rows(torch.ones(12))]).digests.keys() == {0}
+
+
+def test_a_part_of_each_row_is_known_by_its_values():
+    """Next tokens are asked of `tokens[:, :-1]`, which is no view of rows without a gap."""
+    tokens = torch.arange(60).reshape(4, 15)
+    cut, whole_rows = as_rows(tokens[:, :-1]), as_rows(tokens[:, :-1].contiguous())
+
+    assert kept([cut]).digests[0].tolist() == kept([whole_rows]).digests[0].tolist()
+    assert as_rows(torch.zeros(1025, 2048)[:, :-1]) is None

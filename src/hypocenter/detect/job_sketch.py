@@ -298,7 +298,7 @@ class JobSketch:
             self._add_numbers(axis, ranks, sketch, records)
         if "dp" in groups and sketch.shares and sketch.rank in groups["dp"][:_RANKS_OF_ROWS]:
             self._rows.setdefault(groups["dp"], []).append(_once_a_step(sketch.shares))
-        if "pp" in groups:
+        if "pp" in groups or (self._everybody and sketch.rank in (self._ranks[0], self._ranks[-1])):
             ends = self._ends[sketch.rank] = dict[int, int]()
             for digest, total in sketch.ends.values():
                 ends[digest] = _wrapped(ends.get(digest, 0) + total)
@@ -377,7 +377,8 @@ class JobSketch:
 
     def _untied(self) -> Iterator[_Ranks]:
         """Stages whose ends hold a matrix that began with the same values and went on otherwise."""
-        for ranks in sorted({tuple(sorted(place.groups.get("pp", ()))) for place in self._places.values()}):
+        stages = {tuple(sorted(place.groups.get("pp", ()))) for place in self._places.values()}
+        for ranks in sorted({*stages, *([tuple(self._ranks)] if self._everybody else [])}):
             first, last = (self._ends.get(rank, {}) for rank in (ranks[0], ranks[-1])) if len(ranks) > 1 else ({}, {})
             if any(last.get(digest, total) != total for digest, total in first.items()):
                 yield ranks

@@ -32,6 +32,7 @@ from hypocenter.batch_numbers import (
 from hypocenter.tap.digest import _keys, _values
 from hypocenter.tap.host_memory import bytes_of
 
+MOST_COPIED = 1 << 20  # elements
 NUMBERS = 2  # float32 numbers that one digest travels as, each below 2**(BITS / 2)
 _HALF = BITS // 2
 _INTEGERS: dict[int, torch.dtype] = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
@@ -40,15 +41,17 @@ _SHAPE = operator.attrgetter("shape")
 
 
 def as_rows(tensor: Tensor) -> Tensor | None:
-    """Return the values as a view [rows, elements] in the order of memory; None where that is not possible."""
+    """Return the values as [rows, elements] in the order of memory; None where they are no view of that, and many."""
     values = _values(tensor) if tensor.dim() else None
     if values is None:
         return None
     if not values.is_contiguous():
         strides = values.stride()
         values = values.permute(0, *sorted(range(1, values.dim()), key=lambda at: -strides[at]))
-        if not values.is_contiguous():
-            return None
+        if not values.is_contiguous():  # a part of each row, such as all tokens but the last
+            if values.numel() > MOST_COPIED:
+                return None
+            values = values.contiguous()
     return values.view(values.shape[0], -1)
 
 

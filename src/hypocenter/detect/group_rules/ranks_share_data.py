@@ -10,8 +10,9 @@ How it is decided
     equal on all ranks of a data-parallel group at each of the steps looked at, at least three, and change from step to
     step (a batch that is trained on over and over, such as a whole graph, is a note). Equal draws of noise are no
     batch: where random states are equal too and the losses are not, ranks were given more than what was seen. Or, in
-    the first pass of the ranks over their data, more than half of all rows, by their digests, came on several of them,
-    and fewer than half as many came on one again, which they do where rows are drawn or dealt out anew. Different:
+    a pass of the ranks over their data, more than a fifth of all rows, by their digests, came on several of them, and
+    fewer than half as many came on one again, which they do where rows are drawn or dealt out anew. Of two ranks that
+    each shuffle by a seed of their own before they take every second sample, a third comes on both. Different:
     whole numbers (token ids) of the same argument and shape are not the same within a tensor-parallel group.
 
     Alike beside the data: one of several arguments is the same on all data-parallel ranks at each of the steps looked
@@ -42,6 +43,7 @@ from hypocenter.detect.shared_rows import Shared
 from hypocenter.detect.stream_track import OtherData, SameData, track
 from hypocenter.nouns import Finding, Remedy
 
+NEARLY_ALL, PARTS = 0.95, 0.5  # of the rows of a pass
 AT_LEAST = 3  # steps that were looked at: padding and small data sets make two alike now and then
 
 
@@ -98,27 +100,25 @@ def _shared(same: list[SameData]) -> Finding:
 
 
 def _shared_rows(rows: Shared) -> Finding:
+    ranks = ranks_text(rows.ranks)
+    when = "a first pass over the data" if rows.step == 0 else f"the pass that began at step {rows.step}"
+    share = rows.n_shared / rows.n_rows
+    part = "all samples" if share > NEARLY_ALL else f"{share:.0%} of the samples"
+    are_parts = share < PARTS  # of an order of each rank's own
     return Finding(
-        code="HC305",
-        kind="data",
-        severity="warning",
-        title="data-parallel ranks are given the same samples, each in an order of its own",
-        step=0,
-        rank=rows.ranks[0],
-        ranks=tuple(rows.ranks),
-        phase="data",
-        site="batch",
-        cause="data-mismatch",
-        confidence="likely",
+        code="HC305", kind="data", severity="warning", step=rows.step, rank=rows.ranks[0], ranks=tuple(rows.ranks),
+        title=f"data-parallel ranks do not share out the data: {part} come on several of them",
+        phase="data", site="batch", cause="data-mismatch", confidence="likely",
         why=(
-            f"of {rows.n_rows} rows that {ranks_text(rows.ranks)} were given in a first pass over the data, "
-            f"{rows.n_shared} came on more than one of them",
+            f"of {rows.n_rows} rows that {ranks} were given in {when}, {rows.n_shared} came on more than one of them",
+            *(("each shuffles by itself before it takes its part",) if are_parts else ()),
         ),
+        then=("others come on no rank in this pass",) if are_parts else (),
         remedy=Remedy(
             action="distributed-sampler",
-            text="give each rank its own part of the data: a DistributedSampler with the same seed on all ranks",
+            text="give each rank its own part of one order: a DistributedSampler with the same seed on all ranks",
         ),
-    )
+    )  # fmt: skip
 
 
 def _beside(ranks: tuple[int, ...], argument: str, n_steps: int) -> Finding:

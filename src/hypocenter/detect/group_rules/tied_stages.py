@@ -21,10 +21,11 @@ When it is wrong
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from hypocenter.axes import HOLD_COPIES
 from hypocenter.detect.group_engine import group_rule
 from hypocenter.detect.panel import Panel
 from hypocenter.detect.rank_words import when_words
@@ -43,6 +44,7 @@ class _Pair:
     first: tuple[int, str]
     last: tuple[int, str]
     equal_at: int
+    is_told: bool = True  # that these are stages
     has_gradients: bool = False
     apart: tuple[int, str] | None = None  # step, port
 
@@ -76,7 +78,7 @@ def _rows(panel: Panel) -> Rows:
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    groups = panel.groups("pp")
+    groups = _stages(panel)
     if not groups:
         return {}
     table = panel.table.select(["rank", "site", "port", "call", "digest", "shape", "module", "placement"])
@@ -94,8 +96,28 @@ def _rows(panel: Panel) -> Rows:
     return {(r["rank"], r["site"], r["port"], r["call"]): r for r in picked}
 
 
+def _stages(panel: Panel) -> list[tuple[int, ...]]:
+    """Return the pipeline groups; of a job in which nothing tells groups, all its ranks."""
+    if any(panel.groups(axis) for axis in HOLD_COPIES) or len(panel.ranks) < 2:
+        return panel.groups("pp")
+    return panel.groups("pp") or [tuple(panel.ranks)]
+
+
+def _are_parts(panel: Panel, ranks: Sequence[int]) -> bool:
+    """Return whether most matrices of these two ranks are of one of them alone, as far as their bits tell."""
+    import pyarrow.compute as pc
+
+    values = panel.where(port=PARAM, call=0)
+    values = values.filter(pc.and_(pc.is_valid(values["digest"]), pc.equal(pc.list_value_length(values["shape"]), 2)))
+    first, last = ({*values.filter(pc.equal(values["rank"], rank))["digest"].to_pylist()} for rank in ranks)
+    return 2 * len(first & last) < min(len(first), len(last))
+
+
 def _tied(panel: Panel, rows: Rows) -> Iterator[_Pair]:
-    for ranks in panel.groups("pp"):
+    is_told = bool(panel.groups("pp"))
+    for ranks in _stages(panel):
+        if not is_told and not _are_parts(panel, (ranks[0], ranks[-1])):
+            continue
         on_first = [r for (rank, _, port, call), r in rows.items() if rank == ranks[0] and port == PARAM and call == 0]
         on_last = [r for (rank, _, port, call), r in rows.items() if rank == ranks[-1] and port == PARAM and call == 0]
         for a in on_first:
@@ -103,7 +125,8 @@ def _tied(panel: Panel, rows: Rows) -> Iterator[_Pair]:
                 same = a["shape"] == b["shape"] and len(a["shape"]) == 2 and a["digest"] == b["digest"]
                 is_marked = all("pp=R" in (r["placement"] or "").split() for r in (a, b))
                 if same and (is_marked or _is_embedding(a)):
-                    yield _Pair(first=(a["rank"], a["site"]), last=(b["rank"], b["site"]), equal_at=panel.step)
+                    ends = (a["rank"], a["site"]), (b["rank"], b["site"])
+                    yield _Pair(first=ends[0], last=ends[1], equal_at=panel.step, is_told=is_told)
 
 
 def _is_embedding(row: dict[str, Any]) -> bool:
@@ -134,7 +157,7 @@ def _finding(pair: _Pair) -> Finding:
     return Finding(
         code="HC307",
         kind="desync",
-        severity="error",
+        severity="error" if pair.is_told else "warning",
         title=f"tied copies go apart: {first_site} (rank {first_rank}) and {last_site} (rank {last_rank})",
         step=step,
         rank=last_rank,
@@ -145,7 +168,8 @@ def _finding(pair: _Pair) -> Finding:
         cause="missing-gradient-sync",
         confidence="likely",
         why=(
-            f"both had the same bits at step {pair.equal_at}, on the first and the last pipeline stage",
+            f"both had the same bits at step {pair.equal_at}, on the first and the last "
+            + ("pipeline stage" if pair.is_told else "rank; most other matrices are of one rank alone"),
             f"{shows} {when_words(pair.equal_at, step)}: nobody adds the two gradients up",
         ),
         names=(first_site, last_site),
