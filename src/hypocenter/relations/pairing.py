@@ -104,9 +104,10 @@ def _asked_behind_the_end(subject: Subject, facts: Facts, targets: Tensor) -> Wr
 
 
 def asked_for_no_end(subject: Subject, facts: Facts) -> Wrong | None:
-    """Return what may be wrong if what ends each text is the token that pads, and is asked for nowhere: a note.
+    """Return what is wrong if what ends each text is the token that pads, and is asked for nowhere.
 
-    By the mask it belongs to the text, and it alone of what follows something is not asked for.
+    By the mask it belongs to the text, and it alone of what follows something is not asked for. Who does not want it
+    to be learned puts no such token there.
     """
     targets = facts.targets
     for mask in subject.of_model if targets is not None else ():
@@ -128,8 +129,7 @@ def asked_for_no_end(subject: Subject, facts: Facts) -> Wrong | None:
                 title=f"the token that ends each text is never asked for: {int(pads)}",
                 why=f"it ends {n} of {len(ids)} texts by {mask.name}, and it is what pads them: labels of padding are "
                 "ignored, and with them those of the ends",
-                remedy="if the model shall learn where to end: give padding a token of its own",
-                is_note=True,
+                remedy="give padding a token of its own, or ignore labels by the mask, so that the model learns to end",
             )
     return None
 

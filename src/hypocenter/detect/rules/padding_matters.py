@@ -5,7 +5,7 @@ What it means
     result for a sample depends on how long the others of its batch happen to be: a mask is dropped, turned round, or a
     mean is taken over padding. Or the loss of a language model asks for padding, and averages over it. Or a model of
     transformers counts positions from the padding on its left, and `generate()` from the text. Or padding is the token
-    that ends each text, and neither is asked for: the model does not learn to end (a note).
+    that ends each text, and neither is asked for: the model does not learn to end.
 
 How it is decided
     With `--relations` the content under a mask of zeros and ones that covers beginnings or ends of samples is replaced
@@ -15,8 +15,8 @@ How it is decided
     and are padding by the mask are told, but for the first place behind a sample, or before it. Without a mask: a model
     of transformers that can generate is asked for its `pad_token_id` alone behind its `eos_token_id`, and nowhere else,
     twice and more in three samples and more that end at different places. A model that is given padding on the left and
-    no positions is given those that its `generate()` makes of the mask: the scores behind padding must stay. The note:
-    in three texts and more, and in all that have padding behind them, the last token by the mask is that of padding,
+    no positions is given those that its `generate()` makes of the mask: the scores behind padding must stay. An end
+    that is not learned: in three texts and more, and in all that have padding behind them, the last token by the mask is that of padding,
     the one before it is asked for, and it is asked for nowhere.
 
 What to do
