@@ -157,7 +157,8 @@ How a gradient is off:
     site `laws`, port `piled`             at so many updates in a row the gradients that are used hold those which were
                                           there when the optimizer `module`, of other parameters, made its own;
                                           `op`: their share, where the first update was made without them and another
-                                          line's backward has left them; `names`: the first of those looked at
+                                          line's backward has left them; `names`: the first of those looked at, and the
+                                          largest cosine of both parts; "": not known
     site `laws`, port `alike_workers`     in each of so many workers of a loader `module` draws the same random numbers
     site <parameter>, port `frozen_moves`  it was trained, does not ask for a gradient any more, has none but 0 or
                                           (`op` "old") the one it had before, and updates of the optimizer `module`

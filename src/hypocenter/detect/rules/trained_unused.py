@@ -35,7 +35,8 @@ How it is decided
     and gradients are no larger than what was used at the updates before. Who leaves out an update on purpose, because
     its loss or gradient is too large or not finite, is not spoken of. Gradients that were there when another optimizer
     stepped, at four updates in a row: a note, and a warning where they are more than 1 % of what is used, the very
-    first update of all was made without them, and other lines called backward for them than after. Two optimizers of
+    first update of all was made without them, and other lines called backward for them than after, or where they ask
+    for the contrary of what is added to them (a cosine below -0.7). Two optimizers of
     torch (SGD, Adam, AdamW) that step, at four updates of the first 64 steps in a row, without a backward pass between,
     where both move a parameter, its gradient is the same tensor with the same bits, and each holds others as well. A
     weight of two dimensions and more, whose gradient is exactly 0 at each of the first five updates, as is all else
@@ -125,6 +126,7 @@ _WHY_GONE = {
     TIMES_NOTHING: "all that the loss is given of it is multiplied by 0",
 }
 PILED_MATTERS = 0.01  # share of the gradient
+CONTRARY = -0.7  # cosine of two gradients: who adds two losses on purpose adds none that nearly undoes the other
 
 
 _DETACH = Remedy(action="detach", text="compute what is only compared with under torch.no_grad(), or take its detach()")
@@ -185,12 +187,18 @@ def check(window: Window) -> Iterator[Finding]:
                 f"when the {row.module} of those had made its step, they were not cleared, and backward added to them"
             )
             title = "gradients of another optimizer's loss are in this update"
-            share = float(row.op or 0)
-            severity = "warning" if share > PILED_MATTERS else "note"
+            share, cosine = float(row.op or 0), float(row.names[1] or 0) if len(row.names) > 1 else 0.0
+            severity = "warning" if share > PILED_MATTERS or cosine < CONTRARY else "note"
             found = _finding(window, [row], severity, title, max(0, window.step - round(row.summary.sum) + 1), why)
-            of = f"so it is with {row.names[0]}" if row.names else ""
-            more = f"the first update was made without; now {share:.0%} is of a backward for the other, a step before"
-            said = (*([of] if of else []), *([more] if share else []))
+            said = [f"so it is with {row.names[0]}"] if row.names and row.names[0] else []
+            if share:
+                said.append(
+                    f"the first update was made without; now {share:.0%} is of a backward for the other, a step before"
+                )
+            elif cosine < CONTRARY:
+                said.append(f"one asks for the contrary of the other: the cosine of the two gradients is {cosine:.2f}")
+            if severity == "warning" and not share:
+                found = replace(found, confidence="likely")
             yield replace(found, why=(*found.why, *said), remedy=_CLEAR)
         elif row.port in (USED_TWICE, NOT_USED):
             severity: Severity = "note" if row.module == ALL else "warning"
