@@ -37,6 +37,8 @@ HARDLY = "misuse.schedule_hardly"  # its length in steps, as many as the run had
 ANEW = "misuse.schedule_anew"  # updates that its optimizer had made before, when it began at 0
 STATE_ANEW = "misuse.state_anew"  # step at which a schedule went on, when the state of its optimizer began
 PER_MICROBATCH = "misuse.schedule_per_microbatch"  # times that it steps for each update, once a micro-batch
+OVER = "misuse.schedule_over"  # updates up to the last at a learning rate of 0; `names`: all of its updates, and the
+# micro-batches of each, where it steps once for each of these
 SCHEDULE_END = "misuse.schedule_end"  # the counts above are those of the whole run
 
 BACKWARD = "misuse.autocast_backward"  # backward ran inside autocast; module: the dtype

@@ -192,6 +192,29 @@ def test_a_model_that_is_made_anew_goes_on_with_the_steps_of_the_old_one(tmp_pat
     assert len(open_run(tmp_path).step_records()) == N_STEPS
 
 
+def over_at(step: int) -> Program:
+    def train(model: nn.Module) -> None:
+        optimizer = adam(model)
+        schedule = lr_scheduler.LambdaLR(optimizer, lambda n: max(0.0, 1.0 - n / step) if step else 0.0)
+        for _ in range(20):
+            update(model, optimizer)
+            schedule.step()
+
+    return train
+
+
+def test_one_that_is_over_long_before_the_run(tmp_path: Path) -> None:
+    (found,) = told_whole(over_at(6), tmp_path)
+
+    assert (found.severity, found.step) == ("warning", 6)
+    assert found.title == "LambdaLR is over before training: the last 14 of 20 updates have a learning rate of 0"
+
+
+@pytest.mark.parametrize("step", [0, 16, 20], ids=["from the start", "four updates", "at the end"])
+def test_one_that_is_over_a_little_before_or_never_moved_anything(step: int, tmp_path: Path) -> None:
+    assert told(over_at(step), tmp_path) == []
+
+
 def in_turns(model: nn.Module) -> None:
     """Two optimizers of the same parameters, one of them on a schedule, in long turns."""
     own, other = adam(model), adam(model)

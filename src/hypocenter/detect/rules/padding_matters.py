@@ -16,8 +16,8 @@ How it is decided
     of transformers that can generate is asked for its `pad_token_id` alone behind its `eos_token_id`, and nowhere else,
     twice and more in three samples and more that end at different places. A model that is given padding on the left and
     no positions is given those that its `generate()` makes of the mask: the scores behind padding must stay. An end
-    that is not learned: in three texts and more, and in all that have padding behind them, the last token by the mask is that of padding,
-    the one before it is asked for, and it is asked for nowhere.
+    that is not learned: in three texts and more, and in all that have padding behind them, the last token by the mask
+    is that of padding, the one before it is asked for, and it is asked for nowhere.
 
 What to do
     Hand the mask on to the named module; set labels to -100 where the mask is 0, or behind the end of a text.

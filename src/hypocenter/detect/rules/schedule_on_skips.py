@@ -12,7 +12,8 @@ How it is decided
     skipped ones, once four updates were applied. It is a warning when the learning rate moved, over all those steps,
     by more than 5 % of its full height; else a note, as for an average: after the usual few skips at the start, a
     long schedule has lost nothing. A note too: at four updates in a row one step for each of several micro-batches.
-    A warning: at four updates in a row two lines of code made it step; or it stepped at eight updates that another
+    A warning: the last eight updates and more, and a twentieth of all, have a learning rate of 0 in all groups; at four
+    updates in a row two lines of code made it step; or it stepped at eight updates that another
     optimizer made of its parameters, at one learning rate, while its own made none; or it was made for exactly as many
     steps as the run had updates, and at the end has made a quarter of them or fewer. A note: a `CosineAnnealingLR` that
     goes on past `T_max`; a schedule that begins at 0 for an optimizer whose state counts at least eight updates more.
@@ -39,6 +40,7 @@ from hypocenter.detect.misuse import (
     HARDLY,
     OF_ANOTHER,
     ON_SKIPPED,
+    OVER,
     PAST_END,
     PER_MICROBATCH,
     SCHEDULE,
@@ -64,6 +66,8 @@ def check(window: Window) -> Iterator[Finding]:
             yield _each_microbatch(window, row)
         elif row.site in _OUT_OF_STEP:
             yield _out_of_step(window, row)
+        elif row.site == OVER:
+            yield _over(window, row)
         if row.site != ON_SKIPPED:
             continue
         facts = _facts(window.readings, row.module)
@@ -140,6 +144,22 @@ def _each_microbatch(window: Window, row: Reading) -> Finding:
         site="", title=f"{row.module} steps {n} times for each update", cause="config-mismatch", confidence="likely",
         why=(f"at {ENOUGH} updates in a row it stepped once for each of their {n} micro-batches",),
         then=(f"it is over {n} times earlier, if its length is in updates",), limit=1.0, actual=float(n),
+    )  # fmt: skip
+
+
+def _over(window: Window, row: Reading) -> Finding:
+    """Report updates at a learning rate of 0, up to the last one."""
+    n, (n_all, *of_each) = round(row.summary.sum), row.names or ("",)
+    each = [f"it steps once for each of the {of_each[0]} micro-batches of an update"] if of_each else []
+    return Finding(
+        code="HC214", kind="config", severity="warning", step=window.step - row.call, rank=window.rank,
+        phase="optimizer", site="lr", port="value", title=f"{row.module} is over before training: the last {n} of "
+        f"{n_all} updates have a learning rate of 0", cause="config-mismatch", confidence="proven",
+        why=("all groups of its optimizer have a learning rate of 0 from there to the end", *each),
+        then=("these updates change nothing",),
+        remedy=Remedy(
+            action="lengthen-schedule", text="step it once for each update, or " * bool(each) + "make it as long as the run"
+        ),
     )  # fmt: skip
 
 

@@ -115,7 +115,7 @@ class Piled(Observer[Observed]):
     def _measure(
         self, left: _Left, gradients: Sequence[Any], cosines: list[float], n_piled: int, *, is_meant: bool
     ) -> None:
-        """Measure what was left and what came to it; the last time write the row: with the share, if it is not meant."""
+        """Measure what was left and what came to it; the last time write the row, with the share if it is not meant."""
         framework = self.context.framework
         used = [found for g in gradients if (found := framework.sample(g)) is not None]
         if len(used) != len(left.values) or not used:

@@ -23,6 +23,7 @@ LINES_LOOKED = 16  # updates of a schedule in which the lines that advance it ar
 AHEAD = 4  # updates of an optimizer before a schedule of its own began
 MOST_HELD = 8  # optimizers whose parameters are kept in mind
 LONG, FEW_STEPS = 16, 4  # steps of a schedule, and a share of them: one of so many
+IDLE, IDLE_SHARE = 8, 0.05  # updates at a learning rate of 0, and their share of those of the schedule
 ENOUGH = 4  # updates that were not skipped, to know whether a schedule steps once per update or once per epoch
 
 
@@ -45,6 +46,7 @@ class _Count:
     stepped: bool = False  # since the last update
     after: list[int] = field(default_factory=list)  # of its steps since then: micro-batches before it
     n_each_time: int = 0  # updates in a row for each of whose micro-batches it stepped
+    n_microbatches: int = 0  # of each of them, once that is known of so many
     lines: set[tuple[str, int]] = field(default_factory=set)  # since then, that made it step
     n_lines: int = 0  # steps of two lines, at updates in a row
     n_of_another: int = 0  # updates in a row that another optimizer made of its parameters, while it stepped
@@ -54,6 +56,8 @@ class _Count:
     is_told: bool = False  # that it goes on past its end
     last_skipped: bool | None = None  # whether the last update was; None: none yet
     last_lr: float | None = None
+    has_rate: bool = False  # it was another than 0
+    n_idle: int = 0  # updates in a row, up to the last one, at a learning rate of 0
 
 
 class Schedules(Observer[Observed]):
@@ -77,7 +81,9 @@ class Schedules(Observer[Observed]):
             optimizer = _unwrapped(optimizer)
             skipped, lr = self._last.get(None if optimizer is None else id(optimizer), (None, None))
             name, length = type(scheduler).__name__, _length(scheduler)
-            count = _Count(Ref(scheduler), name, optimizer, last_skipped=skipped, last_lr=lr, length=length)
+            count = _Count(
+                Ref(scheduler), name, optimizer, last_skipped=skipped, last_lr=lr, length=length, has_rate=bool(lr)
+            )
             self._counts[id(scheduler)] = count
         count.n_steps += 1
         count.stepped = True
@@ -163,7 +169,8 @@ class Schedules(Observer[Observed]):
         elif count.last_skipped is not None:
             count.n_updates += 1
             count.n_updates_followed += count.stepped
-        count.stepped, count.last_lr = False, lr
+        count.stepped, count.last_lr, count.has_rate = False, lr, count.has_rate or bool(lr)
+        count.n_idle = count.n_idle + 1 if lr == 0 and self._is_idle(update.optimizer) else 0
         lines, count.lines = count.lines, set()
         if count.optimizer is not None and count.n_updates < LINES_LOOKED:
             count.n_lines = count.n_lines + 1 if len(lines) == 2 and len(update.microbatches) < 2 else 0
@@ -180,6 +187,7 @@ class Schedules(Observer[Observed]):
             is_each = n > 1 and len(count.after) == len(set(count.after)) == n
             count.after, count.n_each_time = [], count.n_each_time + 1 if is_each else 0
             if count.n_each_time == ENOUGH:
+                count.n_microbatches = n
                 self._row(count, misuse.PER_MICROBATCH, float(n), update.step, update.step - ENOUGH + 1)
         steps_each_time = count.n_updates_followed > count.n_updates / 2
         if count.is_due and not count.last_skipped and count.n_updates >= ENOUGH and steps_each_time:
@@ -212,6 +220,15 @@ class Schedules(Observer[Observed]):
             if is_of_run and FEW_STEPS * count.n_steps <= count.length >= LONG:
                 self._row(count, misuse.HARDLY, float(count.length), self._step, 0)
                 self.rows[-1] = replace(self.rows[-1], names=(str(count.n_steps),))
+            if count.has_rate and count.n_idle >= max(IDLE, IDLE_SHARE * count.n_updates):
+                self._row(count, misuse.OVER, float(count.n_idle), self._step, self._step - count.n_idle + 1)
+                names = str(count.n_updates), *([str(count.n_microbatches)] if count.n_microbatches else ())
+                self.rows[-1] = replace(self.rows[-1], names=names)
+
+    def _is_idle(self, optimizer: Any) -> bool:
+        """Return whether an optimizer moves nothing: the learning rate of each of its groups is 0."""
+        number = self.context.framework.number
+        return all(number(group.get("lr")) == 0 for group in optimizer.param_groups)
 
     def _learning_rate(self, optimizer: Any) -> tuple[float | None, float | None]:
         """Return the first group's learning rate as it is now, and the most that its schedule will reach."""
