@@ -150,6 +150,7 @@ def _each_microbatch(window: Window, row: Reading) -> Finding:
 def _over(window: Window, row: Reading) -> Finding:
     """Report updates at a learning rate of 0, up to the last one."""
     n, (n_all, *of_each) = round(row.summary.sum), row.names or ("",)
+    instead = "step it once for each update, or " if of_each else ""
     each = [f"it steps once for each of the {of_each[0]} micro-batches of an update"] if of_each else []
     return Finding(
         code="HC214", kind="config", severity="warning", step=window.step - row.call, rank=window.rank,
@@ -157,9 +158,7 @@ def _over(window: Window, row: Reading) -> Finding:
         f"{n_all} updates have a learning rate of 0", cause="config-mismatch", confidence="proven",
         why=("all groups of its optimizer have a learning rate of 0 from there to the end", *each),
         then=("these updates change nothing",),
-        remedy=Remedy(
-            action="lengthen-schedule", text="step it once for each update, or " * bool(each) + "make it as long as the run"
-        ),
+        remedy=Remedy(action="lengthen-schedule", text=f"{instead}make it as long as the run"),
     )  # fmt: skip
 
 
