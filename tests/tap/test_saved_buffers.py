@@ -64,3 +64,20 @@ def test_from_the_second_call_on_only_what_changes_is_copied():
 
     changing = {"running_mean", "running_var", "num_batches_tracked", "count", "last"}
     assert copied == [{*changing, "table"}, changing, changing]
+
+
+def test_what_a_part_changes_once_it_is_in_training_is_copied_before_its_first_call():
+    model, buffers = Model().eval(), ChangingBuffers()
+    for _ in range(2):
+        buffers.before(model)
+        model(torch.randn(8, 4))
+        buffers.after()
+
+    model.train()
+    saved = {key: copy for _, key, copy in buffers.before(model)}
+    model(torch.randn(8, 4))
+    buffers.after()
+
+    assert {"running_mean", "running_var", "num_batches_tracked", "count", "last"} <= saved.keys()
+    assert torch.equal(saved["running_mean"], torch.zeros(4))
+    assert "running_mean" in {key for _, key, _ in buffers.before(model)}

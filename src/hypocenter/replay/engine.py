@@ -42,6 +42,7 @@ from hypocenter.tap.tape import PLACEHOLDERS, Event, Microbatch, Tape, is_traina
 from hypocenter.tap.tree import replace_tensors, tensors
 
 _REENTRANT = "heckpoint"  # torch: "Checkpointing is not compatible with .grad()", in several wordings
+SMALL_BUFFER_BYTES = 1 << 20  # of one that a replay copies, though no call was seen to change it
 
 
 @dataclass(slots=True, kw_only=True)
@@ -661,13 +662,20 @@ def _tables_as_they_were(
 
 @contextlib.contextmanager
 def _modules_as_they_were(events: Iterator[Event]) -> Generator[None, None, None]:
-    """Set training flags and changed buffers as before the calls within this block, and restore both afterwards."""
+    """Set training flags and changed buffers as before the calls within this block, and restore both afterwards.
+
+    Other small buffers have copies in their place meanwhile: whatever writes to one leaves the program's own as it is.
+    """
     flags: list[tuple[torch.nn.Module, bool]] = []
     buffers: list[tuple[torch.nn.Module, str, torch.Tensor | None]] = []
     seen: set[tuple[int, str]] = set()
+    roots: dict[int, torch.nn.Module] = {}
+    copies: dict[int, torch.Tensor] = {}  # of one that several modules hold there is one
     try:
         for event in events:
             module = event.module
+            if module is not None:
+                roots[id(module)] = module
             if module is not None and event.training is not None and module.training != event.training:
                 flags.extend((m, m.training) for m in module.modules())
                 module.train(event.training)
@@ -676,6 +684,15 @@ def _modules_as_they_were(events: Iterator[Event]) -> Generator[None, None, None
                     seen.add((id(owner), key))
                     buffers.append((owner, key, owner._buffers[key] if key in owner._buffers else None))  # noqa: SIM401  (a ScriptModule's has no get)
                     owner._buffers[key] = before.clone()
+        for owner in {part: None for root in roots.values() for part in root.modules() if part._buffers}:
+            for key, now in owner._buffers.items():
+                is_small = now is not None and 0 < now.numel() * now.element_size() <= SMALL_BUFFER_BYTES
+                if now is None or not is_small or type(now) is not torch.Tensor or (id(owner), key) in seen:
+                    continue
+                buffers.append((owner, key, now))
+                if id(now) not in copies:
+                    copies[id(now)] = now.clone()
+                owner._buffers[key] = copies[id(now)]
         yield
     finally:
         for owner, key, now in buffers:

@@ -363,7 +363,8 @@ def _copied(buffers: list[torch.Tensor], places: Sequence[int]) -> list[tuple[Se
 class ChangingBuffers:
     """Which buffers a root's forward changes, learned at its first call; copies of those before each later call.
 
-    Versions alone do not tell: batch norm updates its running statistics without a new version.
+    Versions alone do not tell: batch norm updates its running statistics without a new version. Learned again when a
+    part goes to training or to evaluation.
     """
 
     def __init__(self) -> None:
@@ -377,6 +378,7 @@ class ChangingBuffers:
         self._unchanged: list[tuple[Saved, int]] = []  # not known to change, with their versions before the call
         self._copies: dict[_Key, torch.Tensor] = {}
         self._n_calls = 0
+        self._flags: list[bool] = []  # whether each module with buffers is in training
 
     def before(self, root: torch.nn.Module) -> SavedBuffers:
         """Return copies of the buffers that the coming call may change."""
@@ -392,12 +394,17 @@ class ChangingBuffers:
             return _NOTHING
         if self._n_sorted != len(self._changing):
             self._sort(self._all)
+        flags: list[bool] = []
+        for ref, _, _ in self._all:
+            flags.append((module := ref()) is not None and module.training)  # noqa: PERF401 (a comprehension is a call)
+        is_first, self._flags = is_first or flags != self._flags, flags
         still = _present(self._still)
         self._unchanged = [(each, version_of(each[2])) for each in still] if still else []
         if not is_first:
             return SavedBuffers(_present(self._moving), self._kinds)
         is_small = sum(b.numel() * b.element_size() for *_, b in still) <= SMALL_BUFFERS_BYTES
-        saved = SavedBuffers([each for each in still if is_small or isinstance(each[0], _NormBase)])
+        looked_at = [each for each in still if is_small or isinstance(each[0], _NormBase)]
+        saved = SavedBuffers([*_present(self._moving), *looked_at])
         self._copies = {(id(m), key): copy for m, key, copy in saved}
         return saved
 
