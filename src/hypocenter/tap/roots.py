@@ -396,7 +396,7 @@ class ChangingBuffers:
             self._sort(self._all)
         flags: list[bool] = []
         for ref, _, _ in self._all:
-            flags.append((module := ref()) is not None and module.training)  # noqa: PERF401 (a comprehension is a call)
+            flags.append((module := ref()) is not None and module.training)
         is_first, self._flags = is_first or flags != self._flags, flags
         still = _present(self._still)
         self._unchanged = [(each, version_of(each[2])) for each in still] if still else []
