@@ -140,6 +140,24 @@ def test_a_schedule_of_epochs_or_of_a_longer_run(length: int, tmp_path: Path) ->
     assert told(lambda model: each_epoch(model, length, one_cycle), tmp_path) == []
 
 
+def resumed(model: nn.Module) -> None:
+    """24 updates; a new optimizer and schedule go on with the states of the first ones after four."""
+    optimizer = adam(model)
+    schedule = lr_scheduler.CosineAnnealingLR(optimizer, 24)
+    for step in range(24):
+        if step == 4:
+            states, optimizer = (optimizer.state_dict(), schedule.state_dict()), adam(model)
+            optimizer.load_state_dict(states[0])
+            schedule = lr_scheduler.CosineAnnealingLR(optimizer, 24)
+            schedule.load_state_dict(states[1])
+        update(model, optimizer)
+        schedule.step()
+
+
+def test_one_that_another_goes_on_with(tmp_path: Path) -> None:
+    assert told(resumed, tmp_path) == []
+
+
 OF_ANOTHER = ("warning", "ExponentialLR sets the learning rate of an optimizer that is not used")
 
 

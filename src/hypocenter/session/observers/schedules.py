@@ -36,6 +36,8 @@ class _Count:
     optimizer: Any  # None: an average, which belongs to any update
     length: int = 0  # steps for which it says that it was made
     n_steps: int = 0
+    began: int = 0  # updates of the process before its first step
+    ended: int = 0  # before its last one
     n_steps_on_skipped: int = 0
     n_skipped: int = 0  # skipped updates in its time
     n_updates: int = 0
@@ -81,12 +83,10 @@ class Schedules(Observer[Observed]):
             optimizer = _unwrapped(optimizer)
             skipped, lr = self._last.get(None if optimizer is None else id(optimizer), (None, None))
             name, length = type(scheduler).__name__, _length(scheduler)
-            count = _Count(
-                Ref(scheduler), name, optimizer, last_skipped=skipped, last_lr=lr, length=length, has_rate=bool(lr)
-            )
+            count = _Count(Ref(scheduler), name, optimizer, last_skipped=skipped, last_lr=lr, length=length)
+            count.has_rate, count.began = bool(lr), self._n_updates
             self._counts[id(scheduler)] = count
-        count.n_steps += 1
-        count.stepped = True
+        count.n_steps, count.ended, count.stepped = count.n_steps + 1, self._n_updates, True
         if count.n_updates < LINES_LOOKED and (frame := user_frame(sys._getframe(1))) is not None:
             count.lines.add((frame.f_code.co_filename, frame.f_lineno))
         if count.n_each_time < ENOUGH:
@@ -216,7 +216,7 @@ class Schedules(Observer[Observed]):
             if count.is_reported:
                 self._write(count, self._step)
                 self._row(count, misuse.SCHEDULE_END, 1.0, self._step)
-            is_of_run = count.length in (self._n_updates - 1, self._n_updates)
+            is_of_run = count.length in (self._n_updates - 1, self._n_updates) and not self._is_followed(count)
             if is_of_run and FEW_STEPS * count.n_steps <= count.length >= LONG:
                 self._row(count, misuse.HARDLY, float(count.length), self._step, 0)
                 self.rows[-1] = replace(self.rows[-1], names=(str(count.n_steps),))
@@ -224,6 +224,10 @@ class Schedules(Observer[Observed]):
                 self._row(count, misuse.OVER, float(count.n_idle), self._step, self._step - count.n_idle + 1)
                 names = str(count.n_updates), *([str(count.n_microbatches)] if count.n_microbatches else ())
                 self.rows[-1] = replace(self.rows[-1], names=names)
+
+    def _is_followed(self, count: _Count) -> bool:
+        """Return whether another schedule has begun since its last step: one that was made anew goes on with it."""
+        return any(other is not count and other.began >= count.ended for other in self._counts.values())
 
     def _is_idle(self, optimizer: Any) -> bool:
         """Return whether an optimizer moves nothing: the learning rate of each of its groups is 0."""
