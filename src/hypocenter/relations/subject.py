@@ -220,6 +220,11 @@ class Subject:
         """Return whether a module is called with a list of this length, which may tell something of each sample."""
         return any(isinstance(each, (list, tuple, dict)) and len(each) == n for each in self._given_to_modules())
 
+    def counts_to(self, n: int) -> bool:
+        """Return whether code outside of modules computes with this number, as who divides by the samples does."""
+        numbers = (value for e in self._events.values() if e.module is None for value in (*e.args, *e.kwargs.values()))
+        return any(isinstance(value, (int, float)) and value == n for value in numbers)
+
     def has_of_size(self, n: int) -> bool:
         """Return whether a module is called with this number, or with a list of this length."""
         return self.has_list_of(n) or any(type(each) is int and each == n for each in self._given_to_modules())

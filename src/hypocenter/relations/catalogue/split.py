@@ -4,7 +4,7 @@ What it means
     A half of the batch is run by itself. Its outputs must stay. If they do not, something counts samples: a sum over
     the batch, a division by its size, a capacity that all samples share. And the loss of the batch should be the mean
     of those of its halves, by samples or by labels that count: otherwise gradients that are accumulated over
-    micro-batches are not those of the batch, and a note says so.
+    micro-batches are not those of the batch, and a note says so, unless the loss has the number of samples in it.
 
 How it is decided
     Two replays in evaluation mode, of the first half of the samples and of the rest, against one of all. A batch of
@@ -49,6 +49,8 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial | Note]:
             whom="the outputs", least=ROUGH, then=parts.append, way=EVALUATED, before=base,
         )  # fmt: skip
         yield trial
+    if subject.counts_to(n):
+        return  # a sum that is divided by it would be so for a half too
     if (text := _apart(base, facts, parts, [rows.kept for rows in halves])) is not None:
         yield Note(text=text)
 
