@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 import hypocenter
+from hypocenter.detect.relation_rows import HOLDS, LOOKED
 from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.record.reader import open_run
 from hypocenter.session.observers import relations
@@ -287,3 +288,22 @@ def test_a_student_is_looked_at_after_its_teacher_was_trained(tmp_path, is_wrong
 
     told = [(f.code, f.step) for f in diagnose(open_run(tmp_path)).findings if f.severity == "warning"]
     assert told == [("HC251", 13)] * is_wrong
+
+
+def test_a_loss_that_divides_by_the_number_of_samples_is_called_a_mean(tmp_path):
+    """`kl_div` divides by the size that it was given: a number like any other in a replay of a half."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
+    optimizer = torch.optim.Adam(model.parameters())
+    with hypocenter.watch(model, optimizer, out=str(tmp_path / "run"), relations="0-3"):
+        for _ in range(4):
+            x, guide = torch.randn(12, 6), torch.randn(12, 3).softmax(-1)
+            out = model(x)
+            loss = functional.kl_div(out.log_softmax(-1), guide, reduction="batchmean") + out.square().mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    said = [word for row in open_run(tmp_path / "run").readings() if row.port == LOOKED for word in row.names]
+    assert f"split{HOLDS}" in said
+    assert not any("no mean of" in word for word in said)
