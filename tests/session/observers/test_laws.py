@@ -768,7 +768,8 @@ def test_the_end_of_each_epoch_is_thrown_away(tmp_path: Path) -> None:
 
     said = [(f.code, f.severity, f.title) for f in findings(tmp_path / "run")]
     n_thrown = n_batches - N_MICRO
-    assert said == [("HC233", "note", f"the gradients of {n_thrown} micro-batches are thrown away before this update")]
+    batches = "micro-batch" if n_thrown == 1 else "micro-batches"
+    assert said == [("HC233", "note", f"the gradients of {n_thrown} {batches} are thrown away before this update")]
 
 
 @pytest.mark.parametrize(("is_detached", "codes"), [(False, ["HC233"]), (True, [])])

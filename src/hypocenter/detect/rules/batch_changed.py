@@ -71,8 +71,8 @@ def check(window: Window) -> Iterator[Finding]:
 
 
 _SHARES = {
-    "lowest": "of its values are the smallest",
-    "highest": "of its values are the largest",
+    "lowest": "of its values equal the smallest one",
+    "highest": "of its values equal the largest one",
     "still": "of its values equal the one after them, as padding does",
     "different": "of its values differ from all others looked at",
     "rows": "of its rows hold one value only",
@@ -88,13 +88,13 @@ def _told(change: Change) -> str:
     if change.what in _SHARES:
         return f"changed: {now:.0%} {_SHARES[change.what]}; usually {usual:.0%}"
     if change.what == "classes":
-        return f"holds its values in other shares: {now:.0%} differ from the mean of before; usually {usual:.0%}"
+        return f"has its values in other proportions: {now:.0%} of them would have to be others; usually {usual:.0%}"
     if change.what in ("lowest is", "highest is"):
         end = "smallest" if change.what == "lowest is" else "largest"
         return f"has {now:.5g} as its {end} value; in each of {change.n_before} batches before it was {usual:.5g}"
     words = {"size": "has values of size", "spread": "has a spread of", "mean": "has a mean of"}
     if change.what == "row":
-        return f"holds {now:.4g} in row {change.row}; usually it is at most {usual:.4g}, {now / usual:.3g} times"
+        return f"holds {now:.4g} in row {change.row}, {now / usual:.3g} times the largest value of usual batches, {usual:.4g}"
     factor = now / usual if usual else 0.0
     times = f", {factor:.3g} times" if change.what != "mean" and factor else ""
     return f"{words[change.what]} {now:.4g}; usually {usual:.4g}{times}"

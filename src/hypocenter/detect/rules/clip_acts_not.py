@@ -37,10 +37,10 @@ def check(window: Window) -> Iterator[Finding]:
     """Fire once for each optimizer."""
     for row in window.by_phase["optimizer"]:
         if row.port == CLIPPED_IN_VAIN:
-            title = "gradients are clipped when it has no effect"
+            title = "clips have no effect on the gradients that are used"
             why = (
                 _IN_VAIN.get(row.module, _IN_VAIN[""]),
-                f"none of the {row.call} gradients that were used was clipped",
+                f"none of the {row.call} gradients that these updates used was clipped",
             )
             yield _finding(window, row, title, why)
         elif row.port == CLIPPED_EARLY:
@@ -61,7 +61,7 @@ def check(window: Window) -> Iterator[Finding]:
 
 _IN_VAIN = {
     "": "at each of the first updates that saw a clip, it came after the update before and before any backward",
-    "nothing": "clips were given no gradient: a generator of parameters that is used up, another model",
+    "nothing": "clips were given no gradient: perhaps a generator of parameters that is used up, or those of another model",
     THROWN_AWAY: "at each of the first updates that saw a clip, the optimizer was given what the clip had been given, "
     "not what it gave back",
 }

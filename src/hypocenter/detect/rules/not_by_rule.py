@@ -94,7 +94,7 @@ def _overlapping(window: Window, row: Reading) -> Finding:
         site=row.site, port=row.module, param=row.site, cause="program-error", confidence="proven",
         why=(
             f"before each of {row.call} updates that were looked at both had the same addresses",
-            f"so it is of {n} parameters in {row.op}",
+            f"the same holds for {n} parameters of {row.op}",
         ),
         then=("backward adds to what the optimizer remembers, and zero_grad deletes it",),
         remedy=Remedy(action="clone", text="set the state to a copy of the gradient: p.grad.clone()"),

@@ -99,7 +99,7 @@ _THEN = {
     USED_TWICE: "what is used twice counts double",
     CANCELLED: "it does not learn",
     TWO_HANDS: "it moves twice as far as what one of them holds",
-    THROWN_AWAY: "nothing is learned of them",
+    THROWN_AWAY: "nothing is learned from them",
     CUT_OFF: "it learns nothing from that part of the loss",
     COUNTED: "nothing is learned from that part of the loss",
     CONSTANT: "nothing is learned from that part of the loss",
@@ -231,10 +231,8 @@ def check(window: Window) -> Iterator[Finding]:
             yield _finding(window, [row], "warning", title, window.step, why)
         elif row.port == THROWN_AWAY:
             n = round(row.summary.sum)
-            title = f"the gradients of {n} micro-batches are thrown away before this update"
-            why = (
-                f"the update is made of the {row.call} after them; neither their losses nor their gradients are larger"
-            )
+            title = f"the gradients of {n} micro-batch{'es' * (n > 1)} are thrown away before this update"
+            why = f"the update is made of the {row.call} after; neither losses nor gradients of those thrown away are larger"
             yield _finding(window, [row], "note", title, window.step, why)
 
 

@@ -49,7 +49,7 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
         return (old, new.roll(-1, 0) if is_of_rows else new) if old.shape == new.shape else None
 
     told = Trial(
-        changed=changed, parts=WholeOf(n), aligns=turned_back, what="the batch turned by one row",
+        changed=changed, parts=WholeOf(n), aligns=turned_back, what="the rows of the batch rolled by one",
         whom="the outputs, turned back,",
     )  # fmt: skip
     yield replace(told, otherwise=(replace(told, parts=SameRows(n), excuse="samples change places inside the model"),))
