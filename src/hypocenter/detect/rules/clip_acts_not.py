@@ -61,7 +61,7 @@ def check(window: Window) -> Iterator[Finding]:
 
 _IN_VAIN = {
     "": "at each of the first updates that saw a clip, it came after the update before and before any backward",
-    "nothing": "clips were given no gradient: perhaps a generator of parameters that is used up, or those of another model",
+    "nothing": "clips were given no gradient: a generator of parameters that is used up, or another model?",
     THROWN_AWAY: "at each of the first updates that saw a clip, the optimizer was given what the clip had been given, "
     "not what it gave back",
 }

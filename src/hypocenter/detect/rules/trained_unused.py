@@ -232,7 +232,7 @@ def check(window: Window) -> Iterator[Finding]:
         elif row.port == THROWN_AWAY:
             n = round(row.summary.sum)
             title = f"the gradients of {n} micro-batch{'es' * (n > 1)} are thrown away before this update"
-            why = f"the update is made of the {row.call} after; neither losses nor gradients of those thrown away are larger"
+            why = f"the update is made of the {row.call} after; neither losses nor gradients of the others are larger"
             yield _finding(window, [row], "note", title, window.step, why)
 
 
