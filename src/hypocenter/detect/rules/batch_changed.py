@@ -95,7 +95,7 @@ def _told(change: Change) -> str:
     words = {"size": "has values of size", "spread": "has a spread of", "mean": "has a mean of"}
     if change.what == "row":
         return (
-            f"holds {now:.4g} in row {change.row}, {now / usual:.3g} times the largest of usual batches ({usual:.4g})"
+            f"holds {now:.4g} in row {change.row}, {now / usual:.3g} times the usual largest one ({usual:.4g})"
         )
     factor = now / usual if usual else 0.0
     times = f", {factor:.3g} times" if change.what != "mean" and factor else ""
