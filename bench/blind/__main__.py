@@ -1,6 +1,6 @@
 """`python -m bench.blind [NAME ...] [--trial third] [--audit every=1] [--twins] [--device KIND] [--jobs N]`.
 
-What is said of programs that people wrote who had not read the rules: those of `first/` to `seventh/`. Those of
+What is said of programs that people wrote who had not read the rules: those of `first/` to `eighth/`. Those of
 `healthy/` are right, and were written after what the rules ask, to be accused by them.
 
 Each is recorded by `hypocenter run` in a process of its own (those of several ranks under torchrun) and diagnosed. The
@@ -49,7 +49,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="beginnings of names; without any, all")
     parser.add_argument(
         "--trial",
-        choices=["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "healthy"],
+        choices=["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "healthy"],
         default="first",
     )
     parser.add_argument("--audit", default="", help="as of `hypocenter run`")
