@@ -94,9 +94,7 @@ def _told(change: Change) -> str:
         return f"has {now:.5g} as its {end} value; in each of {change.n_before} batches before it was {usual:.5g}"
     words = {"size": "has values of size", "spread": "has a spread of", "mean": "has a mean of"}
     if change.what == "row":
-        return (
-            f"holds {now:.4g} in row {change.row}, {now / usual:.3g} times the usual largest one ({usual:.4g})"
-        )
+        return f"holds {now:.4g} in row {change.row}, {now / usual:.3g} times the usual largest one ({usual:.4g})"
     factor = now / usual if usual else 0.0
     times = f", {factor:.3g} times" if change.what != "mean" and factor else ""
     return f"{words[change.what]} {now:.4g}; usually {usual:.4g}{times}"

@@ -40,6 +40,7 @@ from hypocenter.session.batch import first_call, given_to_loss_code, given_to_mo
 from hypocenter.session.batch_readings import BRIEF, FIRST, NOTHING, Asked, Inside, Moments
 from hypocenter.session.check import scalar_reading
 from hypocenter.session.observer import Context, Observer, Update
+from hypocenter.session.observers.graph_edges import GraphEdges
 from hypocenter.session.observers.inside import Told, look, look_at_host
 from hypocenter.tap.digest import digests, to_host
 from hypocenter.tap.host_digest import MOST_BYTES, host_values
@@ -65,6 +66,7 @@ class Streams(Observer):
         self._inside: dict[tuple[int, str], Inside] = {}  # by micro-batch and name
         self._attempt = launcher.attempt(os.environ)
         self._n_handed = -1
+        self._edges = GraphEdges(context.clock, context.ride)
         self._handed: list[tuple[int, str, Summary]] = []  # micro-batch, port, what a loader said of its batch
 
     def before_backward(self, roots: Sequence[Tensor]) -> None:
@@ -94,6 +96,7 @@ class Streams(Observer):
             self._send(given, is_full=is_full)
 
     def _send(self, given: Sequence[tuple[str, Tensor, Tensor]], *, is_full: bool) -> None:
+        self._edges.look(given)
         elsewhere: list[tuple[Asked, Tensor]] = []
         microbatch = self.context.clock.microbatch
         arrive = Told(self._inside, microbatch)
@@ -139,6 +142,8 @@ class Streams(Observer):
     def before_update(self, update: Update) -> None:
         """Write the digests that have arrived, what the first forward of the step started from, and learning rates."""
         self._n_events = self._n_sent = 0
+        if self._edges.first is not None:
+            self.rows += self._edges.take(update.step)
         arrived = self._arrived[:]
         self._arrived.clear()
         for asked, number, told in arrived:
