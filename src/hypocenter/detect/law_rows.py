@@ -141,6 +141,9 @@ How a gradient is off:
                       how small it is by that; `call`: how many steps ago that was first seen
     site `laws`, port `same_draws`        at so many steps that were looked at (the number) torch's generators began
                                           where they had before, and numbers were drawn from there
+    site `laws`, port `draws_again`       so many steps in a row, the last of which this is, torch's generator of the
+                                          device `module` began each where it had `call` steps before; `source`: where
+                                          the program has seeded before the first of them
     site <parameter>, port `alike`        all rows of this weight are equal, and so are those of its gradient; the
                                           number: how many weights are like it
     site <parameter>, port `not_loaded`   `load_state_dict` at `source` left it as it was, and put the value `module` of
@@ -243,7 +246,7 @@ WHOLE = "once whole"
 IN_EVALUATION, RETURNED = "in_evaluation", "returned"
 WRITTEN_OVER, NOT_BROUGHT_BACK = "written_over", "not_brought_back"
 PILED, TWO_HANDS, COUNTED, CANCELLED = "piled", "two_hands", "counted", "cancelled"
-ALIKE_WORKERS = "alike_workers"
+ALIKE_WORKERS, DRAWS_AGAIN = "alike_workers", "draws_again"
 SAME_ORDER, FROZEN_MOVES, UNMEASURED = "same_order", "frozen_moves", "unmeasured"
 STATE_OF_ANOTHER = "state_of_another"
 MOVED, FROZEN_WRITTEN, FROZEN_STATISTICS = "moved", "frozen_written", "frozen_statistics"
