@@ -193,14 +193,32 @@ class Assigned(InPlace):
         self.top = 0.9 * self.top + 0.1 * x.detach().abs().max()
 
 
+class Plain(InPlace):
+    """Keeps it in an attribute, of which no checkpoint knows."""
+
+    def __init__(self):
+        super().__init__()
+        del self.top
+        self.top = torch.ones(())
+
+
+class PlainAssigned(Plain, Assigned):
+    """Puts another tensor there each time."""
+
+
+class Number(Plain):
+    def follow(self, x):
+        self.top = 0.9 * float(self.top) + 0.1 * x.detach().abs().max().item()
+
+
 def trained_for_quantization():
     from torch.ao.quantization import FusedMovingAvgObsFakeQuantize
 
     return FusedMovingAvgObsFakeQuantize()
 
 
-@pytest.mark.parametrize("made", [InPlace, Assigned, trained_for_quantization])
-def test_a_range_that_a_layer_keeps_in_a_buffer(tmp_path, made):
+@pytest.mark.parametrize("made", [InPlace, Assigned, Plain, PlainAssigned, Number, trained_for_quantization])
+def test_a_range_that_a_layer_keeps(tmp_path, made):
     model = nn.Sequential(nn.Linear(WIDTH, 16), made(), nn.ReLU(), nn.Linear(16, 3))
     x, y = torch.randn(N, WIDTH), torch.randint(0, 3, (N,))
 
@@ -218,6 +236,73 @@ def test_statistics_that_are_only_counted_in_a_buffer_excuse_nothing(tmp_path):
 
     (only,) = found(tmp_path, model, lambda m: functional.cross_entropy(m(x), y))
     assert (only.code, only.site) == ("HC241", "1")
+
+
+@pytest.mark.parametrize("is_number", [False, True])
+def test_what_is_only_logged_in_an_attribute_excuses_nothing(tmp_path, is_number):
+    class Mixes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.total = 0.0 if is_number else torch.zeros(())
+
+        def forward(self, x):
+            largest = x.detach().abs().max()
+            self.total = self.total + (largest.item() if is_number else largest)
+            return x - x.mean(0)
+
+    model = nn.Sequential(nn.Linear(WIDTH, 16), Mixes(), nn.ReLU(), nn.Linear(16, 3))
+    x, y = torch.randn(N, WIDTH), torch.randint(0, 3, (N,))
+
+    (only,) = found(tmp_path, model, lambda m: functional.cross_entropy(m(x), y))
+    assert (only.code, only.site) == ("HC241", "1")
+
+
+class Streams(nn.Module):
+    """Goes on from the state that it has left, one for each row of the batch."""
+
+    def __init__(self, how):
+        super().__init__()
+        self.rnn, self.head = nn.GRU(WIDTH, 5, batch_first=True), nn.Linear(5, 3)
+        self.how, state = how, torch.randn(1, N, 5)
+        if how == "buffer":
+            self.register_buffer("state", state)
+        else:
+            self.state = {"attribute": state, "list": [state]}[how]
+
+    def forward(self, x):
+        state = self.state[-1] if self.how == "list" else self.state
+        out, state = self.rnn(x, state.detach().clone())
+        if self.how == "buffer":
+            self.state.copy_(state.detach())
+        else:
+            self.state = [state] if self.how == "list" else state
+        return self.head(out[:, -1])
+
+
+@pytest.mark.parametrize("how", ["attribute", "list", "buffer"])
+def test_a_state_that_the_model_keeps(tmp_path, how):
+    x, y = torch.randn(N, LENGTH, WIDTH), torch.arange(N) % 3
+
+    assert found(tmp_path, Streams(how), lambda m: functional.cross_entropy(m(x), y)) == []
+
+
+def test_what_was_given_and_made_may_be_kept_and_nobody_is_excused(tmp_path):
+    class Numbered(nn.Module):
+        """Adds its number to each row, and keeps what it saw for those who look."""
+
+        def __init__(self):
+            super().__init__()
+            self.body, self.head = nn.Linear(WIDTH, 16), nn.Linear(16, 3)
+
+        def forward(self, x):
+            self.seen, self.made = x, self.body(x) + torch.arange(len(x))[:, None]
+            return self.head(self.made.relu())
+
+    x, y = torch.randn(N, WIDTH), torch.randint(0, 3, (N,))
+
+    told = found(tmp_path, Numbered(), lambda m: functional.cross_entropy(m(x), y))
+    assert {each.code for each in told} == {"HC241"}
+    assert any(each.why[0].startswith("the batch turned by one row") for each in told)
 
 
 def test_a_contrastive_loss_inside_the_model(tmp_path):

@@ -23,6 +23,7 @@ from hypocenter.replay.impossible import OutOfTime, ReplayImpossible
 
 _SEED = 0x5EED
 SUSPICION = 4  # times the time, to confirm what does not hold
+_STRETCHED = 1.25  # times what a module keeps: does it matter?
 _EXACT = 1e-6  # relative: what does not depend on it at all, of the same shapes, in any format
 
 
@@ -212,6 +213,7 @@ def _confirmed(relation: Relation, trial: Trial, size: float, ran: Ran, subject:
     call, source, is_near = _first(before.calls, after.calls, trial, limit)
     name, kind = ("", "") if call is None else call.module if call.is_end else call.around
     exception = exception or _kept_of_batch(name, before, after)
+    exception = exception or _kept_in_attribute(name, before, after, trial, way, subject, facts)
     exception = exception or next((each for each in relation.exceptions if each in kind), "")
     if is_near and "Conv" in relation.exceptions:
         exception = exception or "only places next to the padding move: a window that reaches over its edge"
@@ -242,6 +244,22 @@ def _kept_of_batch(module: str, before: Ran, after: Ran) -> str:
         now = after.buffers.get(name)
         if name.startswith(f"{module}.") and now is not None and not (was.shape == now.shape and torch.equal(was, now)):
             return f"it keeps a statistic of its batch in a buffer, {name.lstrip('.')}"
+    return ""
+
+
+def _kept_in_attribute(
+    module: str, before: Ran, after: Ran, trial: Trial, way: Way, subject: Subject, facts: Facts
+) -> str:
+    """Return the same of a plain attribute of this module itself, on whose value before the outputs depend."""
+    for name, was in before.attributes.items():
+        now, is_of_rows = after.attributes.get(name), facts.n_rows in was.shape
+        is_changed = now is not None and was.shape == now.shape and not torch.equal(was, now)
+        if name.rpartition(".")[0] == module and was.is_floating_point() and is_changed and not is_of_rows:
+            with subject.with_attribute(name, _STRETCHED * was):
+                ran = subject.run(way=way)
+            shown = moved(replace(trial, aligns=None), facts, ran, before)
+            if shown is not None and shown > max(trial.least, facts.tolerance):
+                return f"it keeps a statistic of its batch in an attribute, {name.lstrip('.')}"
     return ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,7 +25,9 @@ from hypocenter.tap.tree import flatten, replace_tensors, tensors
 
 TOLERANCE = 1e-4  # relative, L2: batch-size dependent kernels make up to 1e-6, a dependence 1e-3 and more
 ELEMENTS = 1 << 19  # of an output that is compared, about
+SMALL = 1 << 16  # elements of what a module keeps of its batches
 _ROUNDINGS = 4  # of the lowest format in use
+_OF_MODULES = frozenset(vars(nn.Module()))
 Place = tuple[int, str]
 _RATES = {
     "dropout": 1, "dropout_": 1, "alpha_dropout": 1, "alpha_dropout_": 1, "dropout1d": 1, "dropout2d": 1,
@@ -80,6 +82,7 @@ class Ran:
         losses: what backward began with.
         calls: of modules, if they were to be kept.
         buffers: of modules, as it left them, if calls were to be kept.
+        attributes: the same of small tensors and numbers that are plain attributes of modules.
         read: storages of tensors that an operation was given.
         beside: shapes of what code outside of modules made of tensors from outside alone, as labels cut out of a table.
         has_drawn: random numbers were drawn; not known of those of the run.
@@ -90,6 +93,7 @@ class Ran:
     losses: list[Tensor] = field(default_factory=list[Tensor])
     calls: list[Call] = field(default_factory=list[Call])
     buffers: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    attributes: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     read: set[int] = field(default_factory=set[int])
     beside: list[torch.Size] = field(default_factory=list[torch.Size])
     has_drawn: bool = False
@@ -201,11 +205,20 @@ class Subject:
         """The inputs that modules are called with."""
         return [each for each in self.given if each.is_of_model]
 
-    def carries(self, n: int) -> bool:
+    def carries(self, n: int, read: Set[int]) -> bool:
         """Return whether modules get tensors with this size in a later dimension, or code before them in any.
 
-        So is the state of a recurrent network that goes on from batch to batch.
+        Or keep such: buffers that they change, and what else they read. So is the state of a recurrent network that
+        goes on from batch to batch.
+
+        Args:
+            read: storages of what a forward has read.
         """
+        kept = [buffer for event in self._events.values() for _, _, buffer in event.buffers]
+        ours = {storage_of(each.tensor) for each in self.given}
+        kept += [tensor for tensor in self._attributes() if storage_of(tensor) in read - ours]
+        if any(n in tensor.shape for tensor in kept):
+            return True
         last = max((position for position, event in self._events.items() if event.module is not None), default=0)
         for position, event in self._events.items():
             for _, tensor in tensors((event.args, event.kwargs)) if position <= last else ():
@@ -215,6 +228,13 @@ class Subject:
                 if is_from_outside and n in shape and not is_first:
                     return True
         return False
+
+    def _attributes(self) -> Iterator[Tensor]:
+        """Yield the tensors that modules keep beside parameters and buffers."""
+        for module in {each for root in self.modules for each in root.modules()}:
+            for key, value in list(vars(module).items()):
+                if key not in _OF_MODULES:
+                    yield from (tensor for _, tensor in tensors(value) if not isinstance(tensor, nn.Parameter))
 
     def has_list_of(self, n: int) -> bool:
         """Return whether a module is called with a list of this length, which may tell something of each sample."""
@@ -299,7 +319,7 @@ class Subject:
             ran.outputs.update(heard.last)
             ran.losses = [slots[slot] for slot in self._microbatch.roots if slot is not None]
             ran.beside = [slots[slot].shape for slot in self._beside if slot in slots]
-            ran.buffers = self._buffers() if keeps else {}
+            ran.buffers, ran.attributes = (self._buffers(), self._plain()) if keeps else ({}, {})
             ran.has_drawn = around.rng is not None and has_drawn(around.rng)
             ran.is_evaluated = not any(each.training for root in self.modules for each in root.modules())
             then(ran)
@@ -324,6 +344,30 @@ class Subject:
                 if buffer.numel() <= ELEMENTS and not hasattr(buffer, "to_local"):
                     found[f"{name}.{key}"] = buffer.detach().clone()
         return found
+
+    def _plain(self) -> dict[str, Tensor]:
+        """Return copies of the small tensors, and numbers, that are plain attributes of modules, by name."""
+        found: dict[str, Tensor] = {}
+        for module in {each for root in self.modules for each in root.modules()}:
+            name = self.name(module)
+            for key, value in list(vars(module).items()) if name is not None else ():
+                if type(value) is float or (type(value) is Tensor and value.numel() <= SMALL):
+                    found[f"{name}.{key}"] = torch.as_tensor(value).detach().clone()
+        return found
+
+    @contextlib.contextmanager
+    def with_attribute(self, name: str, value: Tensor) -> Generator[None, None, None]:
+        """Let a plain attribute of a module have another value in this block."""
+        path, _, key = name.rpartition(".")
+        module = next(each for root in self.modules for each in root.modules() if self.name(each) == path)
+        held = vars(module)
+        was = {key: held[key]} if key in held else {}
+        held[key] = float(value) if type(was.get(key)) is float else value
+        try:
+            yield
+        finally:
+            del held[key]
+            held.update(was)
 
     def _thinned(self, key: Key, value: Tensor) -> Tensor:
         """Return every n-th value of a large output, along a dimension whose size no input has (a vocabulary)."""

@@ -6,7 +6,8 @@ What it means
 
 How it is decided
     One replay with all inputs turned alike, dropout off. Asked only where the first dimension is the batch beyond
-    doubt, in all that the model is given, and of outputs that have it first.
+    doubt, in all that the model is given, and of outputs that have it first; not where the model goes on from a state
+    with rows of its own, which stay where they are.
 
 What to do
     Look at what the named module adds to its input, and along which dimension.
@@ -38,7 +39,7 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
     inputs = [each for each in subject.of_model if each.tensor.dim() > 0 and each.tensor.shape[0] == n]
     if subject.has_list_of(n):
         raise CannotTell("the model is told of each sample in a list")
-    if subject.carries(n):
+    if subject.carries(n, facts.ran.read):
         raise CannotTell("the model is also given what was computed before: its state, which has rows too")
     changed = {each.place: each.tensor.roll(1, 0) for each in inputs}
     if all(torch.equal(changed[each.place], each.tensor) for each in inputs):

@@ -15,7 +15,8 @@ What to do
 
 When it is wrong
     Where samples are meant to be compared: contrastive losses inside the model, experts with a capacity, graphs. What
-    is recognised as such is a note, also what a module keeps of its batch in a buffer (a range for quantization).
+    is recognised as such is a note, also what a module keeps of its batch in a buffer (a range for quantization), or in
+    an attribute without rows on whose old value its outputs depend.
     BatchNorm in training is held at its averages.
 """
 
