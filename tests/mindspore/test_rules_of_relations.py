@@ -239,3 +239,53 @@ def test_hc253_a_bprop_that_is_not_the_derivative(tmp_path, kind):
     assert [found[code].title for code in found if code == "HC253"] == (
         ["the bprop of Own is not the derivative of its construct"] if kind == "short" else []
     )
+
+
+def of_operation(loss, _, weights):
+    gradient = ops.GradOperation(get_by_list=True)(loss, ms.ParameterTuple(weights))
+    return lambda *given: (None, gradient(*given))
+
+
+WAYS = {
+    "value_and_grad": ms.value_and_grad,
+    "ops": ops.value_and_grad,
+    "grad": lambda *how: lambda *given: (None, ms.grad(*how)(*given)),
+    "GradOperation": of_operation,
+    "has_aux": lambda *how: ms.value_and_grad(*how, has_aux=True),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("way", "beside", "told"),
+    [
+        *((way, "logits", True) for way in ("value_and_grad", "ops", "grad", "GradOperation")),
+        ("has_aux", "logits", False), ("value_and_grad", "stopped", False), ("value_and_grad", "parts", False),
+        ("value_and_grad", "nothing", False), ("value_and_grad", "probabilities", False),
+        ("value_and_grad", "arguments", False),
+    ],
+)  # fmt: skip
+def test_hc251_what_is_differentiated_beside_the_loss(tmp_path, way, beside, told):
+    net = nn.SequentialCell(nn.Dense(8, 8), nn.Dropout(p=0.2), nn.Dense(8, 4)).set_train()
+
+    def loss(x, y):
+        logits = net(x)
+        found = ops.cross_entropy(logits, y)
+        return {
+            "logits": (found, logits.abs().mean(), logits), "stopped": (found, ops.stop_gradient(logits)),
+            "parts": (found, logits.square().mean()), "nothing": found, "arguments": (found, x * 2),
+            "probabilities": (found, ops.softmax(logits, -1)),  # the sum of which is constant
+        }[beside]  # fmt: skip
+
+    optimizer = nn.SGD(net.trainable_params(), 1e-2)
+
+    def loop():
+        gradient = WAYS[way](loss, None, optimizer.parameters)
+        for step in range(3):
+            optimizer(gradient(normal(16, 8, seed=step), Tensor(np.arange(16, dtype=np.int32) % 4))[1])
+
+    found = findings(tmp_path / "run", net, loop)
+    assert ("HC251" in found) == told
+    if told:
+        assert (found["HC251"].step, found["HC251"].source.function) == (0, "loss")
+        assert "output 1 of shape (), output 2 of shape (16, 4) add" in found["HC251"].why[0]

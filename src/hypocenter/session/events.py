@@ -7,7 +7,7 @@ no such moment, or needs none.
     [begin_call(cell)]          MindSpore: a training cell (TrainOneStepCell, or a cell that holds an optimizer) is
                                 called: the forward of its first micro-batch may run before `begin_microbatch`
       [begin_microbatch(call)]  MindSpore: a differentiated function is about to run forward      \\
-      [forward_done(call)]      MindSpore: it has; call.loss is there                             |  k times
+      [forward_done(call)]      MindSpore: it has; call.loss, .outputs are there                  |  k times
       [before_backward(roots)]  torch: `backward` was called on these tensors                     |
       [after_backward()]        torch: its gradients are accumulated                              |
       [end_microbatch(call, gradients)]  MindSpore: backward has run                              /

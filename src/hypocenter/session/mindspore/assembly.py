@@ -10,6 +10,7 @@ from hypocenter.session.mindspore.accumulated import Accumulated
 from hypocenter.session.mindspore.alike_units import AlikeUnits
 from hypocenter.session.mindspore.audit import Audit
 from hypocenter.session.mindspore.batches import Batches
+from hypocenter.session.mindspore.beside_loss import BesideLoss
 from hypocenter.session.mindspore.by_rule import ByRule
 from hypocenter.session.mindspore.calibration import Calibration
 from hypocenter.session.mindspore.failures import Failures, Unreplayed
@@ -70,6 +71,7 @@ def _observers(config: Config) -> list[type[Observer[Any]]]:
         Given,
         Pairs,
         AlikeUnits,
+        BesideLoss,
         Relations,
         *([Calibration] if config.calibrate != "never" else []),
     ]

@@ -66,8 +66,9 @@ class GradTap:
                 raise
             finally:
                 self.in_forward = False
-            call.loss = first_tensor(found[1])
+            call.loss, call.outputs = first_tensor(found[1]), found[1]
             self._listener.forward_done(call)
+            call.outputs = None
             return found
 
         return forward

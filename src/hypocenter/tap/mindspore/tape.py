@@ -52,6 +52,7 @@ class GradCall:
         random: before the forward; None where it could not be read.
         has_sens: the last argument is what backward starts from.
         has_value: MindSpore saw the function in Python (PyNative); False: it ran as a compiled graph.
+        outputs: all that the forward gave, while `forward_done` is told; None before and after.
         loss: first output of the forward, as computed: with the loss scale in it if the user multiplied it in there.
         scale: loss scale that the gradients carry when they come out, and whether the loss carries it too.
         gradients: what came out, flat, in the order of `weights`. Dropped after the update that uses them.
@@ -69,6 +70,7 @@ class GradCall:
     random: RandomState | None = None
     has_sens: bool = False
     has_value: bool = True
+    outputs: Any = None
     loss: Any = None
     loss_value: float | None = None  # on the host, once it was read
     scale: Scale | None = None
