@@ -69,7 +69,8 @@ balance writes none but the first.
                                           moved; `module`: a parameter of the same module that one does hold, its own
                                           name where one holds another tensor of this name, "another tensor" where one
                                           holds one of its shape that has no gradient and is in no model, "nothing"
-                                          where the optimizer that steps has a gradient for none of its own, "in a
+                                          where the optimizer that steps has a gradient for none of its own (`op`: its
+                                          class, where it had one for the parameter in `names` before), "in a
                                           container" where it lies in a list or dict (`op`) of a module, "made in
                                           forward" where each forward makes another one of this name, or empty;
                                           `call`: how many are like it

@@ -22,26 +22,27 @@ How it is decided
     A parameter with a gradient that is not zero at each of the first four updates of its optimizer, and none, or zero,
     at eight updates in a row, while its module is still called, or is of an adapter that its layer, in training, says
     is merged (peft). A parameter with a gradient that no optimizer of the program holds, at updates 1, 2, 4, 8, ... and
-    every 1000th, or while an optimizer steps that never had one. The same at four of the steps 0, 1, 2, 4, 8, ... 64
-    for what lies among others in a list or dict of a trained model, or is made in `forward`, unless it moves, is a copy
-    of what an optimizer holds, or hands its gradient on to that. At steps of `--audit`: a summand of the loss, not
-    zero, that has no gradient, and is computed from what `torch.autograd.grad` gave without a graph, with no `detach()`
-    and no `no_grad()` after it. A call of a model in training that no backward went through, in a step of fewer
-    micro-batches than the audited steps before, in which there was no such call. Two backward passes of one step from
-    the same loss, or an update with the gradients of the one before and no backward pass between, after three updates
-    without that. At the end: at least eight backward passes since the last update, and four times as many as any update
-    before had, by the lines that train: others may want gradients for another purpose. At steps of `--audit` with more
-    micro-batches than usual, of one rank: those that the gradient which is used is not made of, although their losses
-    and gradients are no larger than what was used at the updates before. Who leaves out an update on purpose, because
-    its loss or gradient is too large or not finite, is not spoken of. Gradients that were there when another optimizer
-    stepped, at four updates in a row: a note, and a warning where they are more than 1 % of what is used, the very
-    first update of all was made without them, and other lines called backward for them than after, or where they ask
-    for the contrary of what is added to them (a cosine below -0.7). Two optimizers of
-    torch (SGD, Adam, AdamW) that step, at four updates of the first 64 steps in a row, without a backward pass between,
-    where both move a parameter, its gradient is the same tensor with the same bits, and each holds others as well. A
-    weight of two dimensions and more, whose gradient is exactly 0 at each of the first five updates, as is all else
-    that its module has, where others of its optimizer are not: at the fifth two ways or more brought it something else
-    than 0. A table that is only looked up and added before its ways meet is a bias, and none of these.
+    every 1000th, or while an optimizer steps that never had one, or has had none for eight updates in a row and had
+    some before, when nothing outside had (a second adapter, which the optimizer was made without). The same at four of
+    the steps 0, 1, 2, 4, 8, ... 64 for what lies among others in a list or dict of a trained model, or is made in
+    `forward`, unless it moves, is a copy of what an optimizer holds, or hands its gradient on to that. At steps of
+    `--audit`: a summand of the loss, not zero, that has no gradient, and is computed from what `torch.autograd.grad`
+    gave without a graph, with no `detach()` and no `no_grad()` after it. A call of a model in training that no backward
+    went through, in a step of fewer micro-batches than the audited steps before, in which there was no such call. Two
+    backward passes of one step from the same loss, or an update with the gradients of the one before and no backward
+    pass between, after three updates without that. At the end: at least eight backward passes since the last update,
+    and four times as many as any update before had, by the lines that train: others may want gradients for another
+    purpose. At steps of `--audit` with more micro-batches than usual, of one rank: those that the gradient which is
+    used is not made of, although their losses and gradients are no larger than what was used at the updates before. Who
+    leaves out an update on purpose, because its loss or gradient is too large or not finite, is not spoken of.
+    Gradients that were there when another optimizer stepped, at four updates in a row: a note, and a warning where they
+    are more than 1 % of what is used, the very first update of all was made without them, and other lines called
+    backward for them than after, or where they ask for the contrary of what is added to them (a cosine below -0.7). Two
+    optimizers of torch (SGD, Adam, AdamW) that step, at four updates of the first 64 steps in a row, without a backward
+    pass between, where both move a parameter, its gradient is the same tensor with the same bits, and each holds others
+    as well. A weight of two dimensions and more, whose gradient is exactly 0 at each of the first five updates, as is
+    all else that its module has, where others of its optimizer are not: at the fifth two ways or more brought it
+    something else than 0. A table that is only looked up and added before its ways meet is a bias, and none of these.
 
 What to do
     Give the parameter to the optimizer, or tell the program that it is not trained: `requires_grad_(False)`. Make the
@@ -161,7 +162,12 @@ def check(window: Window) -> Iterator[Finding]:
         ordered = [first, *(row for row in left_out if row is not first)]
         since_step = window.step - round(first.summary.sum)
         beside = f"{first.site} gets a gradient, and no optimizer holds it"
-        if first.module == NOTHING:
+        if first.module == NOTHING and first.op:
+            beside = (
+                f"no optimizer holds it, and {first.op}, which steps, has no gradient any more of what it holds: "
+                f"{first.names[0]} had one before"
+            )
+        elif first.module == NOTHING:
             beside = "the optimizer that steps has a gradient for none of its own: it holds what the model does not use"
         elif first.module == HIDDEN:
             beside = f"no optimizer is given it: parameters() does not look into {first.op}, which is no module"

@@ -57,6 +57,7 @@ class _Trained:
     gradients: tuple[int, list[int], list[int]] = (0, [], [])  # that the last update used: see `_look_for_twice`
     n_twice: int = 0  # updates in a row, from the first on, in which two backward passes began at one loss
     n_once: int = 0  # updates in a row that used losses and gradients once
+    n_without: int = 0  # updates in a row without any gradient, after some with
     listening: dict[str, Callable[[], None]] = field(default_factory=dict)  # for calls of modules of those that miss
 
 
@@ -78,6 +79,7 @@ class Use(Observer[Observed]):
         self._is_due = schedule.parse("doubling")
         self._trained: defaultdict[int, _Trained] = defaultdict(_Trained)  # by id of its first parameter
         self._outside: dict[int, _Outside | None] = {}  # by id, in no optimizer; None: it was told, or moves
+        self._left_out: dict[int, Ref[Any]] = {}  # by id: had a gradient outside while those that are held had theirs
         self._n_backward = 0  # for an update, at most
         self._n_backwards = 0  # of all updates
         self._n_updates = 0
@@ -104,11 +106,17 @@ class Use(Observer[Observed]):
         norms = update.check.grad_norms
         if not update.parameters or not update.check.is_finite:
             return
-        if self._is_due(update.step) or self.context.audits.is_due(update.step):
+        held = self._trained.get(id(update.parameters[0]))
+        if held is not None and held.used and not any(norms.values()):
+            held.n_without += 1
+            if held.n_without in (1, GONE_FOR) and update.microbatches:
+                self._look_for_left_out(update, held)
+        elif self._is_due(update.step) or self.context.audits.is_due(update.step):
             self._look_for_left_out(update)
         if not norms:
             return
         trained = self._trained[id(update.parameters[0])]
+        trained.n_without = trained.n_without if not any(norms.values()) else 0
         self._look_for_twice(trained, update)
         self._follow(trained, norms, update)
 
@@ -225,7 +233,12 @@ class Use(Observer[Observed]):
             for stop in trained.listening.values():
                 stop()
 
-    def _look_for_left_out(self, update: Update) -> None:
+    def _look_for_left_out(self, update: Update, without: _Trained | None = None) -> None:
+        """Find what gets a gradient and is in no optimizer.
+
+        Args:
+            without: of an optimizer that had gradients, and has none; what had one beside those is left out on purpose.
+        """
         framework = self.context.framework
         if framework.optimizer(update.optimizer) is None:
             return
@@ -241,13 +254,17 @@ class Use(Observer[Observed]):
             return
         named = [(name, p) for name, p in trainable if id(p) in having]
         held = {id(p): p for each in self.context.optimizers() for group in each.param_groups for p in group["params"]}
-        inside = [name for name, p in named if id(p) in held]
+        inside = [] if without is not None else [name for name, p in named if id(p) in held]
         outside = [(name, p) for name, p in named if id(p) not in held and " " not in name]  # in it: of no module
+        if without is not None:
+            outside = [(name, p) for name, p in outside if (ref := self._left_out.get(id(p))) is None or ref() is not p]
+        elif update.check.grad_norms:
+            self._left_out.update((id(p), Ref(p)) for _, p in outside)
         if not outside or framework.has_copies(list(held.values())):
             return  # the optimizer holds copies of its own
         siblings = {name.rpartition(".")[0]: name for name in inside if "." in name}
         strangers, masters = self._strangers(update, {id(p) for _, p in trainable})
-        is_empty = not inside and not update.check.grad_norms  # it may hold what the model does not use
+        is_empty = without is not None or (not inside and not update.check.grad_norms)  # it may hold what is not used
         is_part = len(inside) < len(outside) and not is_empty  # a small part is trained on purpose
         for name, parameter in outside:
             form = _form(parameter)
@@ -264,6 +281,9 @@ class Use(Observer[Observed]):
                 beside = beside or siblings.get(name.rpartition(".")[0], "") or hole(name, inside)
                 order, n_steps = self.context.clock.next_order(), update.step - step
                 row = number_row(name, NOT_STEPPED, update.step, order, n_steps, module=beside, call=len(outside))
+                if without is not None:
+                    kind = type(framework.optimizer(update.optimizer)).__name__
+                    row = replace(row, op=kind, names=(min(without.used),))
                 self.rows.append(row)
 
     def _strangers(self, update: Update, known: set[int]) -> tuple[Counter[tuple[Any, ...]], set[tuple[int, ...]]]:
