@@ -49,7 +49,8 @@ balance writes none but the first.
                                           `module`: the model; `call`: audited steps before, in which there was none
     site <parameter>, port `no_gradient`  it had a gradient at each of the first updates, and has had none for so many;
                                           `module`: "frozen" where it does not ask for one any more, "not called"
-                                          where its module is not called any more
+                                          where its module is not called any more, "replaced" where the model has another
+                                          one in its place, which asks for no gradient
     site `laws`, port `no_gradient`       `module` "all": all gradients of an optimizer, `call` of them, were 0 at each
                                           of its first updates, so many
     site <parameter>, port `never_used`   it had no gradient at any of the first updates (so many), and `module`, its
@@ -264,4 +265,4 @@ STRANGER = "another tensor"
 NOTHING = "nothing"
 HIDDEN, MADE_ANEW = "in a container", "made in forward"
 GONE, FROZEN, NOT_CALLED, MERGED, ALL = "gone", "frozen", "not called", "merged", "all"
-TIMES_NOTHING = "times nothing"  # a reason for no gradient
+TIMES_NOTHING, REPLACED = "times nothing", "replaced"  # reasons for no gradient

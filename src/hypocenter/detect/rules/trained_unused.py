@@ -21,28 +21,30 @@ What it means
 How it is decided
     A parameter with a gradient that is not zero at each of the first four updates of its optimizer, and none, or zero,
     at eight updates in a row, while its module is still called, or is of an adapter that its layer, in training, says
-    is merged (peft). A parameter with a gradient that no optimizer of the program holds, at updates 1, 2, 4, 8, ... and
-    every 1000th, or while an optimizer steps that never had one, or has had none for eight updates in a row and had
-    some before, when nothing outside had (a second adapter, which the optimizer was made without). The same at four of
-    the steps 0, 1, 2, 4, 8, ... 64 for what lies among others in a list or dict of a trained model, or is made in
-    `forward`, unless it moves, is a copy of what an optimizer holds, or hands its gradient on to that. At steps of
-    `--audit`: a summand of the loss, not zero, that has no gradient, and is computed from what `torch.autograd.grad`
-    gave without a graph, with no `detach()` and no `no_grad()` after it. A call of a model in training that no backward
-    went through, in a step of fewer micro-batches than the audited steps before, in which there was no such call. Two
-    backward passes of one step from the same loss, or an update with the gradients of the one before and no backward
-    pass between, after three updates without that. At the end: at least eight backward passes since the last update,
-    and four times as many as any update before had, by the lines that train: others may want gradients for another
-    purpose. At steps of `--audit` with more micro-batches than usual, of one rank: those that the gradient which is
-    used is not made of, although their losses and gradients are no larger than what was used at the updates before. Who
-    leaves out an update on purpose, because its loss or gradient is too large or not finite, is not spoken of.
-    Gradients that were there when another optimizer stepped, at four updates in a row: a note, and a warning where they
-    are more than 1 % of what is used, the very first update of all was made without them, and other lines called
-    backward for them than after, or where they ask for the contrary of what is added to them (a cosine below -0.7). Two
-    optimizers of torch (SGD, Adam, AdamW) that step, at four updates of the first 64 steps in a row, without a backward
-    pass between, where both move a parameter, its gradient is the same tensor with the same bits, and each holds others
-    as well. A weight of two dimensions and more, whose gradient is exactly 0 at each of the first five updates, as is
-    all else that its module has, where others of its optimizer are not: at the fifth two ways or more brought it
-    something else than 0. A table that is only looked up and added before its ways meet is a bias, and none of these.
+    is merged (peft). A parameter that an optimizer held, in whose place the model has another tensor of numbers that
+    asks for no gradient, unless it is so with half of them. A parameter with a gradient that no optimizer of the
+    program holds, at updates 1, 2, 4, 8, ... and every 1000th, or while an optimizer steps that never had one, or has
+    had none for eight updates in a row and had some before, when nothing outside had (a second adapter, which the
+    optimizer was made without). The same at four of the steps 0, 1, 2, 4, 8, ... 64 for what lies among others in a
+    list or dict of a trained model, or is made in `forward`, unless it moves, is a copy of what an optimizer holds, or
+    hands its gradient on to that. At steps of `--audit`: a summand of the loss, not zero, that has no gradient, and is
+    computed from what `torch.autograd.grad` gave without a graph, with no `detach()` and no `no_grad()` after it. A
+    call of a model in training that no backward went through, in a step of fewer micro-batches than the audited steps
+    before, in which there was no such call. Two backward passes of one step from the same loss, or an update with the
+    gradients of the one before and no backward pass between, after three updates without that. At the end: at least
+    eight backward passes since the last update, and four times as many as any update before had, by the lines that
+    train: others may want gradients for another purpose. At steps of `--audit` with more micro-batches than usual, of
+    one rank: those that the gradient which is used is not made of, although their losses and gradients are no larger
+    than what was used at the updates before. Who leaves out an update on purpose, because its loss or gradient is too
+    large or not finite, is not spoken of. Gradients that were there when another optimizer stepped, at four updates in
+    a row: a note, and a warning where they are more than 1 % of what is used, the very first update of all was made
+    without them, and other lines called backward for them than after, or where they ask for the contrary of what is
+    added to them (a cosine below -0.7). Two optimizers of torch (SGD, Adam, AdamW) that step, at four updates of the
+    first 64 steps in a row, without a backward pass between, where both move a parameter, its gradient is the same
+    tensor with the same bits, and each holds others as well. A weight of two dimensions and more, whose gradient is
+    exactly 0 at each of the first five updates, as is all else that its module has, where others of its optimizer are
+    not: at the fifth two ways or more brought it something else than 0. A table that is only looked up and added before
+    its ways meet is a bias, and none of these.
 
 What to do
     Give the parameter to the optimizer, or tell the program that it is not trained: `requires_grad_(False)`. Make the
@@ -81,6 +83,7 @@ from hypocenter.detect.law_rows import (
     NOT_USED,
     NOTHING,
     PILED,
+    REPLACED,
     SITE,
     STRANGER,
     THROWN_AWAY,
@@ -122,8 +125,18 @@ _CLEAR = Remedy(
 )
 _WITH_GRAPH = Remedy(action="create-graph", text="take these gradients with create_graph=True")
 _UNMERGE = Remedy(action="unmerge", text="call unmerge_adapter() after the evaluation, before training goes on")
+_OF_GONE = {
+    MERGED: _UNMERGE,
+    REPLACED: Remedy(
+        action="train-what-is-new",
+        text="let it ask for a gradient (from_pretrained(..., freeze=False), requires_grad_()), in an optimizer",
+    ),
+}
+_MATTER = ("", *_OF_GONE)  # why a parameter has no gradient any more, where nobody means it
 _WHY_GONE = {
     MERGED: "its adapter is merged into the weights of its layer, which leaves it out in training too",
+    REPLACED: "another tensor has taken its place in the model, and asks for no gradient: Embedding.from_pretrained "
+    "makes such a one, and so does a detached copy",
     TIMES_NOTHING: "all that the loss is given of it is multiplied by 0",
 }
 PILED_MATTERS = 0.01  # share of the gradient
@@ -148,14 +161,14 @@ def check(window: Window) -> Iterator[Finding]:
         found = _finding(window, idle, "warning", "every gradient is 0: nothing is trained", window.step, why)
         yield replace(found, site="", param=None)
     if gone:
-        gone.sort(key=lambda row: ("", MERGED).index(row.module) if row.module in ("", MERGED) else 2)
+        gone.sort(key=lambda row: _MATTER.index(row.module) if row.module in _MATTER else len(_MATTER))
         first, begin = gone[0], window.step - round(gone[0].summary.sum) + 1
         since = f"{first.site} had a gradient at each of the first updates, and has none since step {begin}"
-        severity: Severity = "warning" if first.module in ("", MERGED) else "note"
+        severity: Severity = "warning" if first.module in _MATTER else "note"
         found = _finding(window, gone, severity, f"{first.site} has no gradient any more", begin, since)
         if first.module in _WHY_GONE:
             found = replace(found, why=(*found.why, _WHY_GONE[first.module]))
-        yield replace(found, remedy=_UNMERGE) if first.module == MERGED else found
+        yield replace(found, remedy=_OF_GONE.get(first.module, found.remedy))
     left_out = [row for row in rows if row.port == NOT_STEPPED]
     if left_out:
         first = next((row for row in left_out if row.module), left_out[0])

@@ -6,6 +6,7 @@ parameters the optimizers hold.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from hypocenter.detect.law_rows import (
     NOT_STEPPED,
     NOT_USED,
     NOTHING,
+    REPLACED,
     SITE,
     STRANGER,
     TIMES_NOTHING,
@@ -39,6 +41,7 @@ ELEMENTS = 64  # of a parameter, to see whether it moves
 LONG = 64  # updates, in none of which a parameter had a gradient, and those of the same place in other layers had
 USUAL = 3  # updates of an optimizer that use all once, before one that does not
 TOLD_BY = 16  # gradients, by which it is told whether all are those of the update before
+_NUMBERS = re.compile(r"[Ff]loat(?!8)")  # formats of what is trained: others hold weights that were quantised
 UNUSED, UNUSED_TIMES = 8, 4  # backward passes after the last update; times those that an update took at most
 
 
@@ -88,6 +91,7 @@ class Use(Observer[Observed]):
         self._is_other = False  # another one has called the last of many backward passes without an update
         self._names: dict[str, Ref[Any]] = {}  # all of each parameter that an optimizer held -> the last such one
         self._named_for: tuple[int, Any] = -1, None  # generation of names and ids of an update, whose names are there
+        self._looked_for = -1  # generation of names for which it was asked what has been replaced
         self._called: dict[str, bool] = {}  # parameters that miss gradients -> their module was called meanwhile
 
     def before_backward(self, roots: Sequence[Any]) -> None:
@@ -113,6 +117,7 @@ class Use(Observer[Observed]):
                 self._look_for_left_out(update, held)
         elif self._is_due(update.step) or self.context.audits.is_due(update.step):
             self._look_for_left_out(update)
+        self._look_for_replaced(update)
         if not norms:
             return
         trained = self._trained[id(update.parameters[0])]
@@ -232,6 +237,21 @@ class Use(Observer[Observed]):
         for trained in self._trained.values():
             for stop in trained.listening.values():
                 stop()
+
+    def _look_for_replaced(self, update: Update) -> None:
+        """Find what an optimizer held and the model has another one in place of, which asks for no gradient."""
+        generation = getattr(self.context.names, "generation", 0)
+        if generation == self._looked_for:
+            return
+        self._looked_for = generation
+        known = [(name, p) for name, p in self.context.names.parameters() if name in self._names]
+        frozen = [(name, p) for name, p in known if not p.requires_grad and self._names[name]() is not p]
+        replaced = [name for name, p in frozen if _NUMBERS.search(str(p.dtype))]
+        if 2 * len(replaced) < len(known):
+            for name in replaced:
+                del self._names[name]
+                order = self.context.clock.next_order()
+                self.rows.append(number_row(name, NO_GRADIENT, update.step, order, 1.0, module=REPLACED))
 
     def _look_for_left_out(self, update: Update, without: _Trained | None = None) -> None:
         """Find what gets a gradient and is in no optimizer.
