@@ -49,8 +49,8 @@ balance writes none but the first.
                                           `module`: the model; `call`: audited steps before, in which there was none
     site <parameter>, port `no_gradient`  it had a gradient at each of the first updates, and has had none for so many;
                                           `module`: "frozen" where it does not ask for one any more, "not called"
-                                          where its module is not called any more, "replaced" where the model has another
-                                          one in its place, which asks for no gradient
+                                          where its module is not called any more, "replaced" where another one, which
+                                          asks for no gradient, is in its place
     site `laws`, port `no_gradient`       `module` "all": all gradients of an optimizer, `call` of them, were 0 at each
                                           of its first updates, so many
     site <parameter>, port `never_used`   it had no gradient at any of the first updates (so many), and `module`, its
