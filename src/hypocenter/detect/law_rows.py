@@ -54,7 +54,8 @@ balance writes none but the first.
     site `laws`, port `no_gradient`       `module` "all": all gradients of an optimizer, `call` of them, were 0 at each
                                           of its first updates, so many
     site <parameter>, port `never_used`   it had no gradient at any of the first updates (so many), and `module`, its
-                                          like in another layer, had; `call`: how many parameters are such
+                                          like in another layer, had; `call`: how many parameters are such; `names`: so
+                                          often the layer of `module` is called, as are all of these layers together
     site <parameter>, port `cut_off`      what is computed from it comes to the loss as before, but no gradient comes
                                           back on one way more than ever before. `names`: the modules in which values
                                           come without one; the number: how many parameters are like it, `call`:

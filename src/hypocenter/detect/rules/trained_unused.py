@@ -43,8 +43,9 @@ How it is decided
     first 64 steps in a row, without a backward pass between, where both move a parameter, its gradient is the same
     tensor with the same bits, and each holds others as well. A weight of two dimensions and more, whose gradient is
     exactly 0 at each of the first five updates, as is all else that its module has, where others of its optimizer are
-    not: at the fifth two ways or more brought it something else than 0. A table that is only looked up and added before
-    its ways meet is a bias, and none of these.
+    not: at the fifth two ways or more brought it something else than 0. Layers of one place in their list (two and
+    more) that had no gradient in twelve updates, while their like is called as often as all of them should be: a
+    warning. A table that is only looked up and added before its ways meet is a bias, and none of these.
 
 What to do
     Give the parameter to the optimizer, or tell the program that it is not trained: `requires_grad_(False)`. Make the
@@ -124,6 +125,10 @@ _CLEAR = Remedy(
     text="call zero_grad() of an optimizer before the backward of its own loss, or detach() for the other",
 )
 _WITH_GRAPH = Remedy(action="create-graph", text="take these gradients with create_graph=True")
+_BIND = Remedy(
+    action="bind-each",
+    text="let each hook hold its own (lambda ..., i=i: or functools.partial): a loop's variable is its last value",
+)
 _UNMERGE = Remedy(action="unmerge", text="call unmerge_adapter() after the evaluation, before training goes on")
 _OF_GONE = {
     MERGED: _UNMERGE,
@@ -227,8 +232,16 @@ def check(window: Window) -> Iterator[Finding]:
         elif row.port == NEVER_USED:
             n = round(row.summary.sum)
             why = f"it is in an optimizer and had none at any of the first {n} updates; {row.module} had"
-            found = _finding(window, [row], "note", f"nothing ever used {row.site}", window.step, why)
+            severity = "warning" if row.names else "note"
+            step = 0 if row.names else window.step
+            found = _finding(window, [row], severity, f"nothing ever used {row.site}", step, why)
             more = (f"the same for {row.call - 1} more parameters",) if row.call > 1 else ()
+            if row.names:
+                layer = row.module.rpartition(".")[0]
+                calls = (
+                    f"{layer} is called {row.names[0]} times a micro-batch: once for itself and for each of these"
+                )
+                more, found = (calls, *more), replace(found, remedy=_BIND)
             yield replace(found, why=(*found.why, *more))
         elif row.port == CONSTANT:
             yield _constant(window, row)

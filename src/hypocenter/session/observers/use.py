@@ -39,6 +39,7 @@ FIRST = 4  # updates of an optimizer, at each of which a parameter must have had
 GONE_FOR = 8  # updates in a row
 ELEMENTS = 64  # of a parameter, to see whether it moves
 LONG = 64  # updates, in none of which a parameter had a gradient, and those of the same place in other layers had
+EARLY, LEAST_UNUSED = 12, 2  # updates after which calls of one of many alike are counted; of those without a gradient
 USUAL = 3  # updates of an optimizer that use all once, before one that does not
 TOLD_BY = 16  # gradients, by which it is told whether all are those of the update before
 _NUMBERS = re.compile(r"[Ff]loat(?!8)")  # formats of what is trained: others hold weights that were quantised
@@ -61,6 +62,9 @@ class _Trained:
     n_twice: int = 0  # updates in a row, from the first on, in which two backward passes began at one loss
     n_once: int = 0  # updates in a row that used losses and gradients once
     n_without: int = 0  # updates in a row without any gradient, after some with
+    is_told: bool = False  # that one of several alike is called in the place of all
+    n_calls: int = 0  # of the one that is used, of several alike
+    of_many: tuple[str, str, int] | None = None  # one without a gradient, the one that has it, and how many have none
     listening: dict[str, Callable[[], None]] = field(default_factory=dict)  # for calls of modules of those that miss
 
 
@@ -160,6 +164,10 @@ class Use(Observer[Observed]):
         trained.n_updates += 1
         if trained.n_updates == LONG:
             self._look_for_unused(trained, update)
+        elif trained.n_updates == EARLY:
+            self._count_calls(trained, update)
+        elif trained.of_many is not None:
+            self._judge_calls(trained, update)
         names = update.check.names  # where it is there nobody needs to look at thousands of norms
         is_same = names is not None and names is trained.listed
         is_same = is_same or (norms.keys() == trained.last.keys() and min(norms.values()) > 0.0)
@@ -196,14 +204,39 @@ class Use(Observer[Observed]):
                 trained.names.discard(name)
                 del trained.missing[name]
                 self._tell(name, parameters.get(name), update.step)
-        for name in trained.listening.keys() - trained.missing.keys():
+        for name in trained.listening.keys() - trained.missing.keys() - {""}:
             trained.listening.pop(name)()
+
+    def _count_calls(self, trained: _Trained, update: Update) -> None:
+        """Of several layers alike one has gradients and the others never had: is it called in their place?"""
+        names = {self.context.label(p): p for p in update.parameters if p.requires_grad}
+        pairs = [(name, other) for name in names if name not in trained.used if (other := _like(name, trained.used))]
+        beside = [name for name, other in pairs if other == pairs[0][1]]
+        owner = self.context.framework.owner(self.context.names.roots(), names.get(pairs[0][1])) if pairs else None
+        if owner is None or len(beside) < LEAST_UNUSED:
+            return
+
+        def count(*_: Any) -> None:
+            trained.n_calls += 1
+
+        trained.of_many = beside[0], pairs[0][1], len(beside)
+        trained.listening[""] = self.context.after_calls.add(owner, count)
+
+    def _judge_calls(self, trained: _Trained, update: Update) -> None:
+        """Tell if it was called once for itself and once for each of the others, in each micro-batch."""
+        (name, other, n), trained.of_many = trained.of_many or ("", "", 0), None
+        trained.listening.pop("")()
+        if update.microbatches and trained.n_calls == (n + 1) * len(update.microbatches):
+            order = self.context.clock.next_order()
+            row = number_row(name, NEVER_USED, update.step, order, EARLY, module=other, call=n)
+            self.rows.append(replace(row, names=(str(n + 1),)))
+            trained.is_told = True
 
     def _look_for_unused(self, trained: _Trained, update: Update) -> None:
         """Experts that nothing was ever sent to, for one."""
         names = [self.context.label(p) for p in update.parameters if p.requires_grad]
         pairs = [(name, other) for name in names if name not in trained.used if (other := _like(name, trained.used))]
-        if pairs:
+        if pairs and not trained.is_told:
             (name, other), order = pairs[0], self.context.clock.next_order()
             row = number_row(name, NEVER_USED, update.step, order, LONG, module=other, call=len(pairs))
             self.rows.append(row)
