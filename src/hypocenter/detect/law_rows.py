@@ -208,7 +208,8 @@ How a gradient is off:
                                           kind); with one of them alone the gradient of the parameter in `names` is
                                           another one: the difference over its norm
     site `laws`, port `data_set`          the data set, or collate function, `module`, written at `source`, breaks the
-                                          law `op` ("read only", "one by one", "together") at so many of `call` samples;
+                                          law `op` ("read only", "one by one", "together") at so many of `call` samples,
+                                          or "all of it": so many batches are skipped again, in pass number `call`;
                                           `names`: the step at which it was asked, the field, another one that is
                                           parted from it, the indices of the samples, and "proven" or "likely"
     site <parameter>, port `changed_after`  its gradient was another one after each of so many updates (the number) than
@@ -256,7 +257,7 @@ MOVED, FROZEN_WRITTEN, FROZEN_STATISTICS = "moved", "frozen_written", "frozen_st
 MUCH = 0.5  # of the usual size of what a norm gives: two rows a channel, momentum 0.1, move it by a third at random
 OF_ANOTHER = "of_another"
 SAME_DRAWS, ALIKE, NOT_LOADED, CHANGED_AFTER = "same_draws", "alike", "not_loaded", "changed_after"
-JOINED, DATA_SET = "joined", "data_set"
+JOINED, DATA_SET, ALL_OF_IT = "joined", "data_set", "all of it"
 GIVEN_CHANGED, UNTIED, HUNG_TWICE = "given_changed", "untied", "hung_twice"
 AWAY, ELSEWHERE, LEFT_BEHIND, FAR_AWAY = "away", "elsewhere", "left_behind", "far_away"
 FORGETS, SAID, MEANT = "forgets", "said", "may be meant"

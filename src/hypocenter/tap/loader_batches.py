@@ -59,6 +59,7 @@ class Handed:
     n_repeats: int = 0  # passes in a row, up to this one, that a random sampler began as the pass before
     sampler: str = ""  # its class
     alike: str = ""  # what draws the same numbers in each worker
+    skips: tuple[str, int, int] | None = None  # data set, first batches that its sampler skips, number of that pass
     in_order: tuple[int, int] | None = None  # first and last index of the data set, where there are just those between
 
 
@@ -111,6 +112,8 @@ class LoaderBatches:
         self._alike: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # by iterator
         self._passes: weakref.WeakKeyDictionary[Any, _Passes] = weakref.WeakKeyDictionary()  # by sampler
         self._sizes: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # of data sets, by iterator
+        self._skipping: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # passes, by sampler
+        self._skips: tuple[str, int, int] | None = None  # of the last such pass
         self._begun: dict[int, Begun] = {}  # since somebody asked, by id of the data set
         self._n_begun: dict[int, int] = {}  # how often each was given to who asked
         self._given: deque[tuple[weakref.ref[torch.Tensor], int, FromLoader]] = deque(maxlen=REMEMBERED)
@@ -195,9 +198,10 @@ class LoaderBatches:
                 if iterator not in self._alike:
                     self._alike[iterator] = alike_in_workers(iterator)
                 self.last = replace(self.last, alike=self._alike[iterator])
-            passes = self._passes.get(_sampler(iterator))
+            sampler = _sampler(iterator)
+            passes = self._passes.get(sampler) if sampler is not None else None
             if passes is not None:
-                self.last = replace(self.last, n_repeats=passes.n_repeats, sampler=type(_sampler(iterator)).__name__)
+                self.last = replace(self.last, n_repeats=passes.n_repeats, sampler=type(sampler).__name__)
             drawn = self._drawn.get(iterator)
             indices = drawn.popleft() if drawn else ()
             is_known = (
@@ -213,6 +217,11 @@ class LoaderBatches:
                 self.last = replace(self.last, n_samples=n_samples, in_order=(indices[0], indices[-1]))
             if getattr(iterator, "_num_yielded", 0) == 1:
                 self._begin(iterator, indices, batch)
+                skipping = getattr(iterator, "_index_sampler", None)
+                if n_skipped := getattr(skipping, "skip_batches", 0):  # accelerate's SkipBatchSampler
+                    self._skipping[skipping] = n = self._skipping.get(skipping, 0) + 1
+                    self._skips = type(iterator._dataset).__name__, n_skipped, n
+            self.last = replace(self.last, skips=self._skips)
             for name, tensor in tensors(batch):
                 rows = tuple(indices) if is_known and tensor.dim() and tensor.shape[0] == len(indices) else ()
                 given = FromLoader(name=name, indices=rows, batch=number)
@@ -239,7 +248,10 @@ class LoaderBatches:
 
 def _sampler(iterator: Any) -> Any:
     """Return what draws the samples of a loader; None if it has none."""
-    return getattr(getattr(iterator, "_index_sampler", None), "sampler", None)
+    batches = getattr(iterator, "_index_sampler", None)
+    while not hasattr(batches, "sampler") and hasattr(batches, "batch_sampler"):  # one that takes from another
+        batches = batches.batch_sampler  # type: ignore[union-attr]
+    return getattr(batches, "sampler", None)
 
 
 def _size(iterator: Any) -> int:

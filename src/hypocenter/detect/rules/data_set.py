@@ -15,6 +15,9 @@ How it is decided
     again with one sample twice, which tells whose each row of a field is; rows of two fields are of different samples,
     and are not once the samples come in the order into which it puts the first field.
 
+    *All of it*: a sampler that skips the first batches, as `accelerate.skip_first_batches` makes it, begins a second
+    pass.
+
     The child can open nothing for writing, reach nobody and touch no device: where reading would, nobody can tell. It
     is not asked of iterable data sets, on several ranks unless the loader has workers itself, where memory is shared
     with other processes, and with `--relations never`.
@@ -32,7 +35,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import DATA_SET
+from hypocenter.detect.law_rows import ALL_OF_IT, DATA_SET
 from hypocenter.detect.window import Window
 from hypocenter.in_words import some
 from hypocenter.nouns import Confidence, Finding, Reading, Remedy
@@ -62,6 +65,14 @@ def check(window: Window) -> Iterator[Finding]:
 def _said(row: Reading) -> tuple[str, tuple[str, ...], str, Remedy]:
     """Return title, reasons, consequence and remedy."""
     name, (_, field, other, *indices, _) = row.module, row.names
+    if row.op == ALL_OF_IT:
+        n = round(row.summary.sum)
+        return (
+            f"each pass over {name} leaves out its first {n} batches",
+            (f"what skips them, to resume in the midst of a pass, begins pass {row.call}",),
+            "these batches are not seen again; in an order that stays, they are the same samples",
+            Remedy(action="skip-once", text="read what skip_first_batches gives in the resumed pass, then the loader"),
+        )
     samples = f"sample{'s' if len(indices) > 1 else ''} {some(indices, _SHOWN)}"
     n_seen = f"seen at {round(row.summary.sum)} of {row.call} samples that were read again in a child of this process"
     if row.op == _READ_ONLY:

@@ -238,9 +238,7 @@ def check(window: Window) -> Iterator[Finding]:
             more = (f"the same for {row.call - 1} more parameters",) if row.call > 1 else ()
             if row.names:
                 layer = row.module.rpartition(".")[0]
-                calls = (
-                    f"{layer} is called {row.names[0]} times a micro-batch: once for itself and for each of these"
-                )
+                calls = f"{layer} is called {row.names[0]} times a micro-batch: once for itself and for each of these"
                 more, found = (calls, *more), replace(found, remedy=_BIND)
             yield replace(found, why=(*found.why, *more))
         elif row.port == CONSTANT:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from hypocenter.capturing import is_capturing
-from hypocenter.detect.law_rows import ALIKE_WORKERS, DRAWS_AGAIN, SAME_DRAWS, SAME_ORDER, SITE
+from hypocenter.detect.law_rows import ALIKE_WORKERS, ALL_OF_IT, DATA_SET, DRAWS_AGAIN, SAME_DRAWS, SAME_ORDER, SITE
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.earlier_draws import Again, EarlierDraws
 from hypocenter.session.observers.optimizer_rows import number_row
@@ -37,7 +37,7 @@ class SameDraws(Observer):
         self._learned: RngState | None = None
         self._n_same = 0
         self._began: dict[int, tuple[weakref.ref[Any], int]] = {}  # by id of an optimizer: itself, repeats before it
-        self._is_told = self._is_order_told = self._are_workers_told = False
+        self._is_told = self._is_order_told = self._are_workers_told = self._is_skipping_told = False
         self._earlier = EarlierDraws()
 
     def attach(self) -> Callable[[], None]:
@@ -60,6 +60,10 @@ class SameDraws(Observer):
             self._is_order_told = True
             order = self.context.clock.next_order()
             self.rows.append(number_row(SITE, SAME_ORDER, step, order, n + 1.0, module=handed.sampler))
+        if handed is not None and handed.skips is not None and handed.skips[2] > 1 and not self._is_skipping_told:
+            self._is_skipping_told, (name, n_skipped, n_pass) = True, handed.skips
+            row = number_row(SITE, DATA_SET, step, self.context.clock.next_order(), n_skipped, module=name, call=n_pass)
+            self.rows.append(replace(row, op=ALL_OF_IT, names=(str(step), "", "", "proven")))
         if self._is_told:
             return
         began = [e for e in self.context.tape.events if e.module is not None and e.rng is not None]
