@@ -12,6 +12,7 @@ import pytest
 from mindspore import Tensor, nn, ops
 
 import hypocenter
+from hypocenter.session.mindspore import relations
 
 sys.path.insert(0, str(Path(__file__).parent))
 from rules_programs import findings, normal  # isort: skip
@@ -52,7 +53,7 @@ class Model(nn.Cell):
         return self.head(x)
 
 
-def trained(out, net, loss, given, n_steps=3):
+def trained(out, net, loss, given, n_steps=3, relations="every=1"):  # by default not where a step takes long
     optimizer = nn.SGD(net.trainable_params(), 1e-2)
 
     def loop():
@@ -61,7 +62,7 @@ def trained(out, net, loss, given, n_steps=3):
             _, grads = gradient(*given(step))
             optimizer(grads)
 
-    return findings(out, net, loop, relations="every=1")  # by default not where a step takes long
+    return findings(out, net, loop, relations=relations)
 
 
 def language_model(out, kind):
@@ -81,6 +82,40 @@ def test_hc242_a_model_that_sees_the_next_token(tmp_path, kind):
 
     assert (found["HC242"].site, found["HC242"].confidence) == ("attention", "proven")
     assert "HC241" not in found
+
+
+class Growing(Model):
+    """A mask that is kept, and grows with the longest sequence: by zeros, or as it should."""
+
+    def construct(self, ids):
+        have, length = len(self.attention.mask), ids.shape[1]
+        if length > have:
+            whole = np.triu(np.full((length, length), -1e9, np.float32), 1)
+            if self.kind == "zeros":
+                whole[have:] = whole[:, have:] = 0.0
+            self.attention.mask = Tensor(whole)
+        whole, self.attention.mask = self.attention.mask, self.attention.mask[:length, :length]
+        found = super().construct(ids)
+        self.attention.mask = whole
+        return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("kind", "grows_at", "told"), [("zeros", 5, 5), ("zeros", 8, 8), ("causal", 5, None)])
+def test_hc242_begins_where_sequences_grow(tmp_path, monkeypatch, kind, grows_at, told):
+    monkeypatch.setattr(relations, "LONGEST_S", np.inf)
+    net = Growing(kind).set_train()
+
+    def loss(ids):
+        return ops.cross_entropy(net(ids[:, :-1]).reshape(-1, VOCABULARY), ids[:, 1:].reshape(-1))
+
+    def given(step):
+        length = LENGTH + 1 if step < grows_at else 18
+        return (Tensor(np.random.default_rng(step).integers(0, VOCABULARY, (N, length)).astype(np.int32)),)
+
+    found = trained(tmp_path / kind, net, loss, given, 10, "auto")
+    assert {code: finding.step for code, finding in found.items()} == ({"HC242": told} if told else {})
+    assert not told or "it held at step" in found["HC242"].why[-1]
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import inspect
 import sys
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Container, Generator, Sequence
 from dataclasses import dataclass, field
 from types import FrameType
 from typing import Any, TypeAlias
@@ -108,11 +108,12 @@ class _Event:
     shapes: tuple[tuple[int, ...], ...] = ()  # of all tensors that go in
 
 
-def look(replayer: Replayer, call: GradCall, cells: Sequence[tuple[str, Any]]) -> Looked:
+def look(replayer: Replayer, call: GradCall, cells: Sequence[tuple[str, Any]], known: Container[str] = ()) -> Looked:
     """Ask both relations, `samples` and `future`, and look at what loss functions are given.
 
     Args:
         cells: (name, cell) of the models.
+        known: relations whose answer is known.
 
     Raises:
         ReplayImpossible: the micro-batch cannot be done again.
@@ -131,6 +132,8 @@ def look(replayer: Replayer, call: GradCall, cells: Sequence[tuple[str, Any]]) -
         ("future", lambda: _future(call, targets)),
     )
     for relation, ask in asked:
+        if relation in known:
+            continue
         try:
             trial, otherwise = ask()
             found = _first(events, _heard(replayer, call, trial.changed), trial.part, limit)
@@ -286,14 +289,15 @@ def _moved(old: _Event, new: _Event, part: Part) -> float | None:
     return max(sizes, default=None)
 
 
-def _given(call: GradCall) -> list[Any]:
+def given_to(call: GradCall) -> list[Any]:
+    """Return the tensors that the function was called with, numbers aside."""
     args = call.args[:-1] if getattr(call.operation, "sens_param", False) else call.args
     return [t for t in flat((args, dict(call.kwargs))) if not isinstance(t, ms.Parameter) and t.ndim]
 
 
 def _samples(call: GradCall, cells: Sequence[Any], events: Sequence[_Event]) -> tuple[Trial, list[Trial]]:
     """Return a trial in which each second row takes its neighbour's values, and trials for other layouts of inputs."""
-    given = _given(call)
+    given = given_to(call)
     sizes = {t.shape[0] for t in given}
     if len(sizes) != 1 or len(given) < 2 or (n := sizes.pop()) < 2:
         raise CannotTell("which dimension is the batch is not known")
@@ -351,7 +355,7 @@ def _future(call: GradCall, targets: Sequence[Array]) -> tuple[Trial, list[Trial
     Args:
         targets: what loss functions were asked for: the program may cut tokens and labels out of one argument.
     """
-    tables = [t for t in _given(call) if t.ndim == 2 and not is_floating(t) and t.shape[1] >= _LEAST_PLACES]
+    tables = [t for t in given_to(call) if t.ndim == 2 and not is_floating(t) and t.shape[1] >= _LEAST_PLACES]
     pairs = [(ids, ids.shape[1]) for ids in tables for labels in tables if _is_next(ids, labels)]
     pairs = pairs or [(t, t.shape[1] - 1) for t in tables if any(_is_cut_from(t, target) for target in targets)]
     if not pairs:

@@ -2,27 +2,34 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 
-from hypocenter import own_time
+from hypocenter import own_time, schedule
 from hypocenter.config import Config
 from hypocenter.detect import relation_rows as rows
 from hypocenter.nouns import Reading
-from hypocenter.relations.mindspore import Misused, Shown, look
+from hypocenter.relations.mindspore import Looked, Misused, Shown, given_to, look
 from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.replay.mindspore.engine import Replayer
 from hypocenter.session.events import Update
 from hypocenter.session.mindspore.seams import Context, Part
+from hypocenter.session.observers import relations_due
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
 
 TRIES = 3  # updates at which it is tried, where the batch did not suit
 LONGEST_S = 1.0  # a step by default: four replays and more are made of one
-REPLAYS, SHARE = 5, 0.15  # so many are made; a longer step by default only once they are no more than that of the run
+REPLAYS, SHARE_OF_FIRST = 5, 0.15  # so many are made; a longer step by default only once they are no more than that
+GROWN, MOST_GROWN = 1.25, 4  # by what a dimension of the arguments is longer than at any look; looks for that
 
 
 class Relations(Part):
-    """Looks at the second update or, where steps are long, later; not in jobs of several ranks."""
+    """Looks at the second update or, where steps are long, later, and then as in torch; not in jobs of several ranks.
+
+    Also where arguments are longer than at any look before: a mask may have been made for the shorter ones.
+    """
 
     @classmethod
     def is_wanted(cls, config: Config) -> bool:
@@ -34,9 +41,18 @@ class Relations(Part):
         self._replayer = Replayer(context.names, context.paused)
         self._n_left = TRIES
         self._is_auto = context.config.relations == "auto"
+        self._is_due = relations_due.is_due if self._is_auto else schedule.parse(context.config.relations)
         self._first_s: float | None = None  # when the first update came
         self._last_s = 0.0  # and the one before this one
         self._step_s = math.inf  # the shortest step: others hold an audit, or are compiled
+        self._longest: list[tuple[int, ...]] = []  # shapes of arguments that were looked at
+        self._n_looked = self._n_grown = 0
+        self._spent_s = 0.0  # by looks that are no first ones
+        self._held: dict[str, int] = {}  # the last step at which a relation held
+        self._known: set[str] = set()  # relations that do not hold
+        self._told: set[str] = set()  # of losses, by title
+        self._said: tuple[str, ...] = ()
+        self._is_off = False
 
     def before_update(self, update: Update) -> None:
         """Replay a micro-batch with what must not matter changed; parameters are those that the step began with."""
@@ -44,42 +60,86 @@ class Relations(Part):
         self._last_s = now
         self._first_s = now if self._first_s is None else self._first_s
         self._step_s = min(self._step_s, now - before) if before else math.inf
-        if not self._n_left or not self.context.audits.is_due(update.step) or update.step == 0:
+        if self._is_off or update.step == 0 or not update.microbatches or self.context.rank()[1] > 1:
+            return
+        shapes = [tuple(t.shape) for t in given_to(update.microbatches[-1])]
+        is_first = self._n_left > 0 and self.context.audits.is_due(update.step)
+        if not (is_first or self._is_again(update.step, shapes, now)) or update.skipped or not update.check.is_finite:
             return
         step_s = self._step_s
-        if self._is_auto and step_s > LONGEST_S and REPLAYS * step_s > SHARE * (now - self._first_s):
+        if self._is_auto and step_s > LONGEST_S and REPLAYS * step_s > SHARE_OF_FIRST * (now - self._first_s):
             return
-        if not update.microbatches or update.skipped or not update.check.is_finite or self.context.rank()[1] > 1:
-            return
-        self._n_left -= 1
+        self._n_left -= is_first
+        self._n_grown += self._is_longer(shapes)
+        self._longest = _joined(self._longest, shapes)
         try:
-            with self.context.audits.spending():
-                looked = look(self._replayer, update.microbatches[-1], self.context.names.cells())
+            with self.context.audits.spending() if is_first else contextlib.nullcontext():
+                looked = look(self._replayer, update.microbatches[-1], self.context.names.cells(), self._known)
         except ReplayImpossible as why:
             self._give_up(str(why))
             return
         except Exception as error:  # the user's own code runs here: anything may come out of it
             self._give_up(f"the model raised {type(error).__name__}: {str(error)[:200]}")
             return
+        finally:
+            self._last_s = own_time.now()
+            self._spent_s += 0.0 if is_first else self._last_s - now
+        self._n_looked += 1
         if looked.held or looked.broken or looked.losses:
             self._n_left = 0
-        order, step = self.context.clock.next_order, update.step
-        self.rows += [_row(each, step, order()) for each in looked.broken]
-        self.rows += [_row_of_loss(each, step, order()) for each in looked.losses]
+        self._note(looked, update.step)
+
+    def _is_again(self, step: int, shapes: Sequence[tuple[int, ...]], now: float) -> bool:
+        """Return whether a look is due by what was asked for, or one more after the first."""
+        if not self._is_auto:
+            return self._is_due(step)
+        if not self._n_looked:
+            return False
+        if self._is_longer(shapes) and self._n_grown < MOST_GROWN:
+            return True
+        first_s = now if self._first_s is None else self._first_s
+        left_s = max(relations_due.AGAIN_S, relations_due.SHARE * (now - first_s)) - self._spent_s
+        return self._is_due(step) and self._step_s <= 4 * left_s  # as in torch
+
+    def _is_longer(self, shapes: Sequence[tuple[int, ...]]) -> bool:
+        """Return whether a dimension is longer than at any look, and more than a little."""
+        return any(
+            size > GROWN * known
+            for shape, longest in zip(shapes, self._longest, strict=False) if len(shape) == len(longest)
+            for size, known in zip(shape, longest, strict=True)
+        )  # fmt: skip
+
+    def _note(self, looked: Looked, step: int) -> None:
+        order = self.context.clock.next_order
+        self.rows += [_row(each, step, order(), self._held.get(each.trial.relation, step)) for each in looked.broken]
+        self._known |= {each.trial.relation for each in looked.broken}
+        losses = [each for each in looked.losses if each.wrong.title not in self._told]
+        self._told |= {each.wrong.title for each in losses}
+        self.rows += [_row_of_loss(each, step, order()) for each in losses]
+        self._held |= dict.fromkeys(looked.held, step)
         counts = len(looked.held) + len(looked.broken), len(looked.held)
         words = (*(f"{name}{rows.HOLDS}" for name in looked.held),
                  *(f"{name}{rows.NOT_ASKED}{why}" for name, why in looked.not_asked.items()))  # fmt: skip
-        self.rows.append(replace(count_row(rows.SITE, rows.LOOKED, step, order(), counts), names=words))
+        if counts[0] or words != self._said:
+            self._said = words
+            self.rows.append(replace(count_row(rows.SITE, rows.LOOKED, step, order(), counts), names=words))
 
     def _give_up(self, why: str) -> None:
-        self._n_left = 0
+        self._is_off = True
         if not self._is_auto:
             self.context.warn(f"relations were not looked at: {why}")
 
 
-def _row(shown: Shown, step: int, order: int) -> Reading:
+def _joined(some: Sequence[tuple[int, ...]], others: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    """Return the longest of each dimension; the others where they are not alike."""
+    if [len(shape) for shape in some] != [len(shape) for shape in others]:
+        return list(others)
+    return [tuple(map(max, a, b)) for a, b in zip(some, others, strict=True)]
+
+
+def _row(shown: Shown, step: int, order: int, held: int) -> Reading:
     trial = shown.trial
-    row = number_row(shown.module, rows.RELATION, step, order, shown.size, module=shown.kind)
+    row = number_row(shown.module, rows.RELATION, step, order, shown.size, module=shown.kind, call=step - held)
     return replace(row, op=trial.code, names=(trial.what, trial.whom, "", trial.relation), dtype=f"{shown.limit:.3g}")
 
 

@@ -28,6 +28,7 @@ from hypocenter.relations.relation import RELATIONS, asked_in_runs
 from hypocenter.relations.subject import Subject
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
+from hypocenter.session.observers.relations_due import AGAIN_S, SHARE, is_due
 from hypocenter.tap.free_memory import free_bytes, peak_bytes
 from hypocenter.tap.loop_tape import LoopTape
 from hypocenter.tap.state import capture_rng, restore_rng
@@ -35,11 +36,9 @@ from hypocenter.tap.weakly import Ref
 from hypocenter.unwarned import unwarned
 
 AUTO = "auto"
-DUE, THEN_EVERY = frozenset({1, 2, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512}), 1000  # steps
 WAIT = 3  # updates, at which what has no gradient must have none
 OPTIMIZERS = 4  # whose second update is due
-FREE_S, SHARE = 1.0, 0.002  # what it may take by default: so much until all was asked once, and of the time of the run
-AGAIN_S = 0.5  # and so much more after that
+FREE_S = 1.0  # what it may take by default until all was asked once
 
 
 class Relations(Observer):
@@ -54,7 +53,7 @@ class Relations(Observer):
         super().__init__(context)
         RELATIONS.load(context.config.plugins)
         self._is_auto = context.config.relations == AUTO
-        self._is_due = _is_due if self._is_auto else schedule.parse(context.config.relations)
+        self._is_due = is_due if self._is_auto else schedule.parse(context.config.relations)
         self._began: float | None = None
         self._before = 0.0  # when the update before this one came
         self._spent_s, self._free_s = 0.0, FREE_S
@@ -276,11 +275,6 @@ class Relations(Observer):
             return found
         why = f"{found.wrong.why}; it was not seen at step {self._looked}"
         return replace(found, wrong=replace(found.wrong, why=why))
-
-
-def _is_due(step: int) -> bool:
-    """Return whether relations are looked at by default. A schedule of so many words takes a call for each."""
-    return step in DUE or step % THEN_EVERY == 0
 
 
 def _row(broken: Broken, step: int, order: int, held: int) -> Reading:
