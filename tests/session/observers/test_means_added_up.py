@@ -89,11 +89,36 @@ def focal_and_more(logits: Tensor, labels: Tensor, n_items: Any) -> Tensor:
     return focal(logits, labels, None, n_items) + logits.square().mean() / N
 
 
+def weighted(logits: Tensor, labels: Tensor, n_items: Any, n: Any = None) -> Tensor:
+    """Classes weigh otherwise, and some labels are of padding."""
+    labels = labels.masked_fill(labels == 0, -100)
+    each = functional.cross_entropy(logits, labels, weight=torch.arange(1.0, 6.0), reduction="none")
+    return each.sum() / ((labels != -100).sum() if n is None else n)
+
+
+def weighted_by_all(logits: Tensor, labels: Tensor, n_items: Any) -> Tensor:
+    return weighted(logits, labels, None, n_items)
+
+
+def weighted_shared(logits: Tensor, labels: Tensor, n_items: Any) -> Tensor:
+    return weighted(logits, labels, None) / N
+
+
+def masked(logits: Tensor, labels: Tensor, n_items: Any, n: Any = None) -> Tensor:
+    """Of no cross-entropy."""
+    mask = (labels > 1).float()
+    return (mask * (logits.mean(-1) - labels).square()).sum() / (mask.sum().clamp(min=1) if n is None else n)
+
+
+def masked_by_all(logits: Tensor, labels: Tensor, n_items: Any) -> Tensor:
+    return masked(logits, labels, None, n_items)
+
+
 def smoothed(logits: Tensor, labels: Tensor, n_items: Any) -> Tensor:
     return functional.cross_entropy(logits, labels) / N
 
 
-@pytest.mark.parametrize("loss_of", [focal, mean])
+@pytest.mark.parametrize("loss_of", [focal, mean, weighted, masked])
 def test_means_that_a_trainer_adds_up(loss_of: LossOf, tmp_path: Path) -> None:
     (found,) = trained(tmp_path, loss_of)
 
@@ -109,6 +134,12 @@ def test_means_that_a_trainer_adds_up(loss_of: LossOf, tmp_path: Path) -> None:
         (focal_by_all, {}),
         (focal_shared, {}),
         (focal_and_more, {}),
+        (weighted_by_all, {}),
+        (weighted_shared, {}),
+        (weighted, {"n": 1}),
+        (weighted, {"kind": {"model_accepts_loss_kwargs": False}}),
+        (masked_by_all, {}),
+        (masked, {"kind": {"loss_is_scaled_for_ga": False}}),
         (focal, {"kind": {"model_accepts_loss_kwargs": False}}),
         (summed, {}),
         (smoothed, {}),

@@ -17,13 +17,13 @@ How it is decided
     of each, one division after the other that makes no mean of as many terms, or that and the gradients; and at an
     update of more micro-batches than the loss of each is divided by, after two of as many; and where the Trainer of
     Transformers is to make one mean of its micro-batches, and the loss of each of them is a mean that it adds to the
-    others (the weights of its labels in its cross-entropy, or of the terms of the sum that it is, add up to 1, at two
-    steps in a row). The losses of these replays must be those of the run: to four times what they were apart before,
-    and to 32 roundings of float32; after four replays. Where an optimizer updates copies of weights or parts of them
-    (ZeRO or masters by hand), the gradient that a copy is given must have to do with that of its weight: it counts when
-    their cosine is next to nothing three times in a row and was not before, or is not at a neighbouring place. Three
-    updates of the first 64 steps, each made of one micro-batch alone, while accelerate holds updates back and has
-    divided the loss by the number of those that it adds up. Where the gradient of the step before is in it, its
+    others (the weights of its labels in its cross-entropy, or of the terms of the sum that it is, padding left out, add
+    up to 1, at two steps in a row). The losses of these replays must be those of the run: to four times what they were
+    apart before, and to 32 roundings of float32; after four replays. Where an optimizer updates copies of weights or
+    parts of them (ZeRO or masters by hand), the gradient that a copy is given must have to do with that of its weight:
+    it counts when their cosine is next to nothing three times in a row and was not before, or is not at a neighbouring
+    place. Three updates of the first 64 steps, each made of one micro-batch alone, while accelerate holds updates back
+    and has divided the loss by the number of those that it adds up. Where the gradient of the step before is in it, its
     versions are followed: if they tell that it is set to zero at every so many updates, the program steps in the middle
     of its accumulation. Also from the start: a loss is multiplied by 16 or more, and the gradients of some parameters
     are that many times the others', or that part of them, at two audited steps in a row.

@@ -116,9 +116,9 @@ class TokenWeights(Observer):
         is_wanted = (self._is_several and self._n_looked < DENSE) or (self._due(step) and self._is_wanted())
         if not (is_wanted or self._is_over_ranks(step)):
             return
-        if len(roots) == 1 and (node := _cross_entropy(roots[0])) is not None:
+        if len(roots) == 1 and (found := cross_entropy(roots[0])) is not None:
             self._place = user_line()
-            self._hook = _Weights(node, _LOSSES[type(node).__name__])
+            self._hook = _Weights(*found)
 
     def _is_wanted(self) -> bool:
         """Return whether there are several micro-batches, or several ranks to a sequence."""
@@ -221,8 +221,8 @@ class TokenWeights(Observer):
         return math.sqrt(gap / size) if size > 0 and math.isfinite(gap) and math.isfinite(size) else None
 
 
-def _cross_entropy(root: Tensor) -> Any:
-    """Return the only node of a cross-entropy near a loss; None without one, or with several."""
+def cross_entropy(root: Tensor) -> tuple[Any, int] | None:
+    """Return the only node of a cross-entropy near a loss, and its dimension of classes; None if there is not one."""
     found: list[Any] = []
     seen: set[Any] = set()
     level = [root.grad_fn] if root.grad_fn is not None else []
@@ -237,4 +237,4 @@ def _cross_entropy(root: Tensor) -> Any:
             else:
                 following += [after for after, _ in node.next_functions if after is not None]
         level = following
-    return found[0] if len(found) == 1 else None
+    return (found[0], _LOSSES[type(found[0]).__name__]) if len(found) == 1 else None
