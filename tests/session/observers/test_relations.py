@@ -307,3 +307,37 @@ def test_a_loss_that_divides_by_the_number_of_samples_is_called_a_mean(tmp_path)
     said = [word for row in open_run(tmp_path / "run").readings() if row.port == LOOKED for word in row.names]
     assert f"split{HOLDS}" in said
     assert not any("no mean of" in word for word in said)
+
+
+class Grown(nn.Module):
+    """Attention whose mask is made for the first length, and lengthened by what hides nothing."""
+
+    def __init__(self, *, is_wrong):
+        super().__init__()
+        self.embed, self.qkv, self.head = nn.Embedding(20, 16), nn.Linear(16, 48), nn.Linear(16, 20)
+        self.hidden, self.is_wrong = torch.empty(0, 0), is_wrong
+
+    def forward(self, tokens):
+        n, m = tokens.shape[1], len(self.hidden)
+        if n > m:
+            mask = torch.full((n, n), float("-inf")).triu(1)
+            self.hidden = functional.pad(self.hidden, (0, n - m, 0, n - m)) if self.is_wrong and m else mask
+        q, k, v = self.qkv(self.embed(tokens)).chunk(3, -1)
+        return self.head(functional.scaled_dot_product_attention(q, k, v, attn_mask=self.hidden[:n, :n]))
+
+
+@pytest.mark.parametrize("is_wrong", [True, False])
+def test_texts_that_are_longer_than_before_are_asked_about(tmp_path, is_wrong):
+    torch.manual_seed(0)
+    model = Grown(is_wrong=is_wrong)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    with hypocenter.watch(model, optimizer, out=str(tmp_path / "run")):
+        for step in range(16):
+            tokens = torch.randint(0, 20, (8, 9 if step < 11 else 15))
+            logits = model(tokens[:, :-1])
+            optimizer.zero_grad()
+            functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten()).backward()
+            optimizer.step()
+
+    found = [f for f in diagnose(open_run(tmp_path / "run")).findings if f.code == "HC242"]
+    assert [f.step for f in found] == ([11] if is_wrong else [])

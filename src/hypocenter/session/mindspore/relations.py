@@ -22,7 +22,6 @@ from hypocenter.session.observers.optimizer_rows import count_row, number_row
 TRIES = 3  # updates at which it is tried, where the batch did not suit
 LONGEST_S = 1.0  # a step by default: four replays and more are made of one
 REPLAYS, SHARE_OF_FIRST = 5, 0.15  # so many are made; a longer step by default only once they are no more than that
-GROWN, MOST_GROWN = 1.25, 4  # by what a dimension of the arguments is longer than at any look; looks for that
 
 
 class Relations(Part):
@@ -70,8 +69,8 @@ class Relations(Part):
         if self._is_auto and step_s > LONGEST_S and REPLAYS * step_s > SHARE_OF_FIRST * (now - self._first_s):
             return
         self._n_left -= is_first
-        self._n_grown += self._is_longer(shapes)
-        self._longest = _joined(self._longest, shapes)
+        self._n_grown += relations_due.are_longer(shapes, self._longest)
+        self._longest = relations_due.joined(self._longest, shapes)
         try:
             with self.context.audits.spending() if is_first else contextlib.nullcontext():
                 looked = look(self._replayer, update.microbatches[-1], self.context.names.cells(), self._known)
@@ -95,19 +94,11 @@ class Relations(Part):
             return self._is_due(step)
         if not self._n_looked:
             return False
-        if self._is_longer(shapes) and self._n_grown < MOST_GROWN:
+        if relations_due.are_longer(shapes, self._longest) and self._n_grown < relations_due.MOST_GROWN:
             return True
         first_s = now if self._first_s is None else self._first_s
         left_s = max(relations_due.AGAIN_S, relations_due.SHARE * (now - first_s)) - self._spent_s
         return self._is_due(step) and self._step_s <= 4 * left_s  # as in torch
-
-    def _is_longer(self, shapes: Sequence[tuple[int, ...]]) -> bool:
-        """Return whether a dimension is longer than at any look, and more than a little."""
-        return any(
-            size > GROWN * known
-            for shape, longest in zip(shapes, self._longest, strict=False) if len(shape) == len(longest)
-            for size, known in zip(shape, longest, strict=True)
-        )  # fmt: skip
 
     def _note(self, looked: Looked, step: int) -> None:
         order = self.context.clock.next_order
@@ -128,13 +119,6 @@ class Relations(Part):
         self._is_off = True
         if not self._is_auto:
             self.context.warn(f"relations were not looked at: {why}")
-
-
-def _joined(some: Sequence[tuple[int, ...]], others: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
-    """Return the longest of each dimension; the others where they are not alike."""
-    if [len(shape) for shape in some] != [len(shape) for shape in others]:
-        return list(others)
-    return [tuple(map(max, a, b)) for a, b in zip(some, others, strict=True)]
 
 
 def _row(shown: Shown, step: int, order: int, held: int) -> Reading:

@@ -28,7 +28,7 @@ from hypocenter.relations.relation import RELATIONS, asked_in_runs
 from hypocenter.relations.subject import Subject
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
-from hypocenter.session.observers.relations_due import AGAIN_S, SHARE, is_due
+from hypocenter.session.observers.relations_due import AGAIN_S, MOST_GROWN, SHARE, Shape, are_longer, is_due, joined
 from hypocenter.tap.free_memory import free_bytes, peak_bytes
 from hypocenter.tap.loop_tape import LoopTape
 from hypocenter.tap.state import capture_rng, restore_rng
@@ -63,6 +63,8 @@ class Relations(Observer):
         self._dead: dict[str, int] = {}  # parameters without gradient: since which look
         self._optimizers: dict[int, tuple[Ref[Any], int]] = {}  # by id, with the number of updates up to the second
         self._n_optimizers = 0  # that were met
+        self._longest: list[Shape] = []  # of what a model was given at looks
+        self._n_grown = 0
         self._held: dict[str, int] = {}  # the last step at which a relation held
         self._looked: int | None = None  # the last step at which the loss was looked at
         self._said: tuple[str, ...] = ()
@@ -107,7 +109,8 @@ class Relations(Observer):
         self._began, before = self._began or now, self._before
         self._before = now
         is_first_look = self._is_auto and n_updates == 2
-        is_due = self._is_due_at(update.step)
+        is_grown = self._is_auto and self._n_grown < MOST_GROWN and are_longer(self._shapes(), self._longest)
+        is_due = self._is_due_at(update.step) or is_grown
         self._is_next = not self._is_off and (self._next[1] or (self._is_auto and n_updates == 1))
         if self._is_off or not (is_first_look or is_due) or (self._is_auto and update.step == 0):
             return
@@ -115,6 +118,8 @@ class Relations(Observer):
             return
         if is_first_look and self._free_s < self._spent_s:
             self._free_s = self._spent_s + FREE_S
+        if is_grown:
+            self._n_grown, self._free_s = self._n_grown + 1, max(self._free_s, self._spent_s + AGAIN_S)
         left_s = self._left_s(now)
         if left_s <= 0.0 or now - before > 4 * left_s:  # a forward takes a quarter of a step, at least
             return
@@ -129,6 +134,13 @@ class Relations(Observer):
             restore_rng(rng)
             self._before = own_time.now()
             self._spent_s += self._before - now
+
+    def _shapes(self) -> list[Shape]:
+        """Return the shapes of what the first module of the step was called with."""
+        for event in self.context.tape.events:
+            if event.module is not None:
+                return [tuple(e.shape) for e in (*event.args, *event.kwargs.values()) if isinstance(e, Tensor)]
+        return []
 
     def _left_s(self, now: float) -> float:
         """Return how much time a look may take."""
@@ -189,6 +201,7 @@ class Relations(Observer):
 
     def _look(self, update: Update, left_s: float, loop: LoopTape | None) -> None:
         began = own_time.now()
+        self._longest = joined(self._longest, self._shapes())
         chosen = [each for each in asked_in_runs() if each.name not in self._known]
         if why := self._why_not(update):
             looked = Looked(not_asked={each.name: why for each in chosen})
