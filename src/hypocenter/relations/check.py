@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from hypocenter.nouns import Source
+from hypocenter.relations.dispatched import LEFT_OUT, are_left_out
 from hypocenter.relations.evaluation import EVALUATED, evaluation
 from hypocenter.relations.facts import CannotTell, Facts, facts_of
 from hypocenter.relations.heard import Call
@@ -24,6 +25,7 @@ from hypocenter.replay.impossible import OutOfTime, ReplayImpossible
 _SEED = 0x5EED
 SUSPICION = 4  # times the time, to confirm what does not hold
 _STRETCHED = 1.25  # times what a module keeps: does it matter?
+_OF_ROWS = ("samples", "order")  # relations
 _EXACT = 1e-6  # relative: what does not depend on it at all, of the same shapes, in any format
 
 
@@ -215,6 +217,8 @@ def _confirmed(relation: Relation, trial: Trial, size: float, ran: Ran, subject:
     exception = exception or _kept_of_batch(name, before, after)
     exception = exception or _kept_in_attribute(name, before, after, trial, way, subject, facts)
     exception = exception or next((each for each in relation.exceptions if each in kind), "")
+    if not exception and relation.name in _OF_ROWS and call is not None:
+        exception = LEFT_OUT * _are_left_out(call, before.calls, after.calls, trial, limit)
     if is_near and "Conv" in relation.exceptions:
         exception = exception or "only places next to the padding move: a window that reaches over its edge"
     if subject.held.has_own_statistics and "BatchNorm" in kind:
@@ -294,6 +298,16 @@ def _first(
         old = pairs[same][0]
         return old, None if old.is_end else old.source, False
     return None, None, False
+
+
+def _are_left_out(call: Call, before: list[Call], after: list[Call], trial: Trial, limit: float) -> bool:
+    """Return whether what this call shows is explained by what the module around it, or itself, has left out."""
+    at = next(i for i, each in enumerate(before) if each is call)
+    begins, around = _nested(before[: at + 1])
+    start = begins.get(at, around[at])
+    part = slice(start or 0, at + 1)
+    is_same = [(a.is_end, a.module) for a in before[part]] == [(b.is_end, b.module) for b in after[part]]
+    return is_same and are_left_out(before[part], after[part], trial, limit)
 
 
 def _nested(calls: list[Call]) -> tuple[dict[int, int], list[int | None]]:

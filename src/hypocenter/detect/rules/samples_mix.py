@@ -28,11 +28,12 @@ What to do
     dimensions.
 
 When it is wrong
-    Where samples are meant to meet: experts with a capacity over the batch, contrastive parts, graphs without a list of
-    edges. BatchNorm with averages is held at these; without averages it is told as a note, as is a module that keeps a
-    statistic of its batch in a buffer (a range for quantization). In the loop products of
-    matrices, statistics, mixtures by an index and pairs that are written out (`a[:, None] - b`) accuse nobody, nor does
-    what may as well be one number for each feature.
+    Where samples are meant to meet: contrastive parts, graphs without a list of edges. BatchNorm with averages is held
+    at these; without averages it is told as a note, as is a module that keeps a statistic of its batch in a buffer, or
+    in an attribute on whose old value its outputs depend (a range for quantization). So are experts with a capacity, if
+    all rows that move were given to the same experts, only to fewer of them. In the loop products of matrices,
+    statistics, mixtures by an index and pairs that are written out (`a[:, None] - b`) accuse nobody, nor does what may
+    as well be one number for each feature.
 """
 
 from __future__ import annotations

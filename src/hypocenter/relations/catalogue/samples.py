@@ -14,9 +14,10 @@ What to do
     Look at the named module: at its dimensions, its views and its normalisation.
 
 When it is wrong
-    Where samples are meant to be compared: contrastive losses inside the model, experts with a capacity, graphs. What
-    is recognised as such is a note, also what a module keeps of its batch in a buffer (a range for quantization), or in
-    an attribute without rows on whose old value its outputs depend.
+    Where samples are meant to be compared: contrastive losses inside the model, graphs. What is recognised as such is a
+    note, also what a module keeps of its batch in a buffer (a range for quantization), or in an attribute without rows
+    on whose old value its outputs depend, and experts with a capacity: all rows that move were given to fewer of the
+    modules that get some rows only, and to no other.
     BatchNorm in training is held at its averages.
 """
 
