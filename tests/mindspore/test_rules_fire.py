@@ -250,6 +250,38 @@ def test_hc332_a_micro_batch_is_lost(tmp_path):
     assert "HC332" not in weighed
 
 
+LEFT_OVER = (4, 4, 4, 6, 4, 4)  # micro-batches before each update: two are left over of a pass
+
+
+@pytest.mark.parametrize(
+    ("counts", "of_loss", "of_sum", "cleared", "told"),
+    [
+        (LEFT_OVER, 1, 4, 0, 3), (LEFT_OVER, 4, 1, 0, 3), (LEFT_OVER, 1, 4, 2, None), (LEFT_OVER, 1, 0, 0, None),
+        (LEFT_OVER, 1, 1, 0, None), (LEFT_OVER, 1, 1, 2, None), ((4, 4, 4, 6, 6, 6), 1, 4, 0, None),
+        ((4, 4, 4, 2, 4, 4), 1, 4, 0, None),
+    ],
+    ids=["sum", "loss", "cleared", "mean", "undivided", "undivided-cleared", "larger", "smaller"],
+)  # fmt: skip
+def test_hc232_micro_batches_of_the_pass_before(tmp_path, counts, of_loss, of_sum, cleared, told):
+    """Each loss and sum is divided by a number (0: how many there are); at six the first ones may be thrown away."""
+    net, draw = nn.SequentialCell(nn.Dense(8, 8), nn.Tanh(), nn.Dense(8, 4)), np.random.default_rng(0)
+    optimizer = nn.Momentum(net.trainable_params(), 1e-2, 0.9)
+
+    def loop():
+        gradient = ms.value_and_grad(lambda x, y: nn.MSELoss()(net(x), y) / of_loss, None, optimizer.parameters)
+        for n in counts:
+            total = None
+            for number in range(n):
+                given = (Tensor(draw.normal(size=(16, size)).astype(np.float32)) for size in (8, 4))
+                total = adds(None if n == 6 and number == cleared else total, gradient(*given)[1], number)
+            optimizer(tuple(each / (of_sum or n) for each in total))
+
+    found = findings(tmp_path / "run", net, loop)
+    assert "HC332" not in found
+    assert (found["HC232"].step if "HC232" in found else None) == told
+    assert told is None or found["HC232"].title.endswith("is of 6 micro-batches, each divided by 4")
+
+
 class Dropped(nn.Cell):
     """A layer whose mask comes from a generator that MindSpore does not know, and begins anew at every call or not."""
 

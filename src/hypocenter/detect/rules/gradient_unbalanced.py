@@ -15,18 +15,18 @@ How it is decided
     it has balanced at two audited steps before, or when the gradient of the step before is in it, as it was. From the
     first step on it counts when the program divides by the number of its micro-batches, three or more, twice: the loss
     of each, one division after the other that makes no mean of as many terms, or that and the gradients; and at an
-    update of more micro-batches than the loss of each is divided by, after two of as many; and where the Trainer of
-    Transformers is to make one mean of its micro-batches, and the loss of each of them is a mean that it adds to the
-    others (the weights of its labels in its cross-entropy, or of the terms of the sum that it is, padding left out, add
-    up to 1, at two steps in a row). The losses of these replays must be those of the run: to four times what they were
-    apart before, and to 32 roundings of float32; after four replays. Where an optimizer updates copies of weights or
-    parts of them (ZeRO or masters by hand), the gradient that a copy is given must have to do with that of its weight:
-    it counts when their cosine is next to nothing three times in a row and was not before, or is not at a neighbouring
-    place. Three updates of the first 64 steps, each made of one micro-batch alone, while accelerate holds updates back
-    and has divided the loss by the number of those that it adds up. Where the gradient of the step before is in it, its
-    versions are followed: if they tell that it is set to zero at every so many updates, the program steps in the middle
-    of its accumulation. Also from the start: a loss is multiplied by 16 or more, and the gradients of some parameters
-    are that many times the others', or that part of them, at two audited steps in a row.
+    update of more micro-batches than the loss or gradient of each is divided by, between updates of as many; and where
+    the Trainer of Transformers is to make one mean of its micro-batches, and the loss of each of them is a mean that it
+    adds to the others (the weights of its labels in its cross-entropy, or of the terms of the sum that it is, padding
+    left out, add up to 1, at two steps in a row). The losses of these replays must be those of the run: to four times
+    what they were apart before, and to 32 roundings of float32; after four replays. Where an optimizer updates copies
+    of weights or parts of them (ZeRO or masters by hand), the gradient that a copy is given must have to do with that
+    of its weight: it counts when their cosine is next to nothing three times in a row and was not before, or is not at
+    a neighbouring place. Three updates of the first 64 steps, each made of one micro-batch alone, while accelerate
+    holds updates back and has divided the loss by the number of those that it adds up. Where the gradient of the step
+    before is in it, its versions are followed: if they tell that it is set to zero at every so many updates, the
+    program steps in the middle of its accumulation. Also from the start: a loss is multiplied by 16 or more, and the
+    gradients of some parameters are that many times the others', or that part of them, at two audited steps in a row.
 
 What to do
     Look at what runs between backward and the update at that step: `zero_grad`, hooks, code that writes to `.grad`.
@@ -72,7 +72,8 @@ _STEP_LESS = Remedy(
 )
 _PREPARE = Remedy(action="prepare", text="give the optimizer to accelerator.prepare() with the model")
 _LAST_WINDOW = Remedy(
-    action="end-the-window", text="make an update of what is left over at the end of a pass, or call zero_grad() there"
+    action="end-the-window",
+    text="make an update of what is left over at the end of a pass, or set the gradients to zero there",
 )
 _DIVIDE_ONCE = Remedy(
     action="divide-once",
@@ -162,7 +163,7 @@ def _how(row: Reading) -> str:
     if row.module == NOT_DIVIDED:
         return f"is {row.summary.sum:.0f} times a mean: nobody divides by the number of micro-batches"
     if row.module == TOO_MANY:
-        return f"is of {row.summary.sum * row.call:.0f} micro-batches, the loss of each divided by {row.call}"
+        return f"is of {row.summary.sum * row.call:.0f} micro-batches, each divided by {row.call}"
     if row.module == FACTOR:
         digits = 6 if abs(row.summary.sum - 1.0) < 0.005 else 3
         return f"is {row.summary.sum:.{digits}g} times what its micro-batches give"

@@ -16,16 +16,19 @@ MOST = 1 << 16  # operators with one number as their result that are kept
 _SAME = ("cast", "reshape", "add", "sub", "neg", "copy", "contiguous", "view", "squeeze", "stopgradient")
 
 
-def multiplier(replayer: Replayer, call: GradCall) -> float | None:
+def multiplier(replayer: Replayer, call: GradCall, *, must_leave_no_trace: bool = False) -> float | None:
     """Return the largest product of numbers on one way from the loss into what backward starts from; 1.0 for none.
 
     None when it cannot be told.
+
+    Args:
+        must_leave_no_trace: see `Replayer.run`.
 
     Raises:
         ReplayImpossible: with the reason.
     """
     products = _Products()
-    replayed = replayer.run(call, around=products, eager=True)
+    replayed = replayer.run(call, around=products, eager=True, must_leave_no_trace=must_leave_no_trace)
     if products.is_full or len(replayed.values) != 1 or replayed.values[0].size != 1:
         return None
     return products.into(address(replayed.values[0]), frozenset(map(address, call.weights)))
