@@ -117,7 +117,12 @@ def test_hc212_unscaled_twice_or_with_another_scale(tmp_path):
         optimizer(scaler.unscale(grads))
 
     assert scaled(tmp_path / "twice", twice)["HC212"].title == "gradients are divided by the loss scale twice"
-    assert "with another scale" in scaled(tmp_path / "early", adjusts_early)["HC212"].title
+    early = scaled(tmp_path / "early", adjusts_early)["HC212"]
+    assert "with another scale" in early.title
+    assert early.why[0].startswith("scaler.adjust() changed the scale between backward and unscale")
+    assert (
+        early.remedy.text == "call scaler.adjust() once per iteration, after scaler.unscale() has divided the gradients"
+    )
     assert scaled(tmp_path / "healthy", usual) == {}
 
 

@@ -20,7 +20,9 @@ ASKED_SCALE = "misuse.asked_scale"  # times that the program read the scale in t
 APPLIED_TO_SOME = "misuse.applied_to_some"  # likewise, of one of several losses, where others carry the scale
 APPLIED = "misuse.applied_scale"  # what the loss was multiplied by before backward: 1 means never
 LEFT_IN = "misuse.scale_left_in"  # the scale that is in gradients which an optimizer uses without its scaler
-OTHER_SCALE = "misuse.other_scale"  # a scale, not that of the step, under which a part of the gradients was made
+OTHER_SCALE = "misuse.other_scale"  # a scale, not that of the step, under which a part of the gradients was made;
+# module: ADJUST where MindSpore's `adjust` moves it, not `update`
+ADJUST = "adjust"
 LATE = "misuse.late_backwards"  # backwards of a scaled loss that added to gradients already unscaled
 FRESH = "misuse.fresh_scaler"  # updates that the optimizer has behind it, while the scaler is as new; module: how known
 BFLOAT16 = "misuse.bfloat16_scaler"  # the step of an enabled scaler in which nothing is of type float16

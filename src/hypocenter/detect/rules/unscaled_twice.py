@@ -4,7 +4,8 @@ What it means
     The optimizer used gradients of the wrong size. Either the program divided them by the scale itself and
     `scaler.step` did it again: they are too small by the factor of the scale. Or a further `backward` came after
     `scaler.unscale_`: its part is too large by that factor. Or `scaler.update()` came between `backward` and `step`,
-    for instance between the steps of two optimizers, and had changed the scale: a part is off by a factor of 2.
+    for instance between the steps of two optimizers, or MindSpore's `scaler.adjust()` between `backward` and
+    `unscale`, and had changed the scale: a part is off by a factor of 2.
 
 How it is decided
     Twice: at two steps the norm fell, between `backward` and `scaler.step`, to exactly 1 / scale of itself (within
@@ -14,7 +15,7 @@ How it is decided
 
 What to do
     Leave the division to `scaler.unscale_`, call it once after the last backward of a step, and call
-    `scaler.update()` once per iteration after all optimizers have stepped.
+    `scaler.update()` once per iteration after all optimizers have stepped; `scaler.adjust()` after `unscale`.
 
 When it is wrong
     When a program that reads the scale for its log divides gradients by a number of tokens that equals it.
@@ -26,7 +27,7 @@ import math
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.misuse import ASKED_SCALE, HAND_FACTOR, LATE, OTHER_SCALE, past, scales, value_of
+from hypocenter.detect.misuse import ADJUST, ASKED_SCALE, HAND_FACTOR, LATE, OTHER_SCALE, past, row_of, scales, value_of
 from hypocenter.detect.window import Window
 from hypocenter.nouns import Finding, Remedy, Severity
 
@@ -109,17 +110,21 @@ def _another_scale(window: Window) -> Iterator[Finding]:
     other, scale = value_of(window, OTHER_SCALE), scales(window).get(window.step)
     if not other or scale is None or any(past(window, OTHER_SCALE)):
         return
+    row = row_of(window.readings, OTHER_SCALE)
+    is_adjust = row is not None and row.module == ADJUST
+    call, until = ("adjust", "unscale") if is_adjust else ("update", "step")
+    last = "scaler.unscale() has divided the gradients" if is_adjust else "every optimizer has stepped"
     yield _finding(
         window,
         window.step,
         "warning",
         "gradients are unscaled with another scale than their loss was multiplied by",
         (
-            f"scaler.update() changed the scale between backward and step: the loss was multiplied by {other:,.6g}, "
+            f"scaler.{call}() changed the scale between backward and {until}: the loss was multiplied by {other:,.6g}, "
             f"the gradients are divided by {scale:,.6g}",
             f"their part of the update is off by a factor of {other / scale:g}",
         ),
-        "call scaler.update() once per iteration, after every optimizer has stepped",
+        f"call scaler.{call}() once per iteration, after {last}",
         actual=other,
         limit=scale,
         is_proven=True,

@@ -79,7 +79,7 @@ class Scaling(ScaleUse[Context]):
         if update.skipped or update.check.bad_params or not 0.0 < scale < math.inf:
             return
         others = [call.scale.read() for call in update.microbatches if call.scale is not None]
-        self.note(update, misuse.OTHER_SCALE, [other for other in others if other != scale][:1])
+        self.note(update, misuse.OTHER_SCALE, [other for other in others if other != scale][:1], misuse.ADJUST)
         self.multipliers = [
             math.inf if call.scale is not None else self._multiplier(call) for call in update.microbatches
         ]
