@@ -203,7 +203,8 @@ How a gradient is off:
                                           `names` holds next, in one of its own; the number: how many like it
     site <input>, port `given_changed`    so many of `call` elements that were looked at of what micro-batch `op` was
                                           given were others when its backward was over, which needed them; no
-                                          operation of torch had written to it; `module`: where it was given
+                                          operation of torch had written to it; `module`: where it was given; `names`:
+                                          who has, where that is known
     site <module or parameter>, port `hung_twice`  one hook (`op`, at `source`) hangs there `call` times (`module`: its
                                           kind); with one of them alone the gradient of the parameter in `names` is
                                           another one: the difference over its norm

@@ -1,7 +1,8 @@
 """The law "given" in torch: see hypocenter.session.observers.given.
 
 Version counters tell of writes by operations of torch alone, and autograd itself refuses to go on after these. What
-counts here are writes that they do not tell of: by NumPy, a loader, `.data`, kernels of extensions.
+counts here are writes that they do not tell of: by NumPy, a loader, `.data`, kernels of extensions, other ranks. Of
+what other ranks are about to write to the tape has made a copy.
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from hypocenter.session.observers import given
 from hypocenter.session.observers.given import ELEMENTS
 from hypocenter.session.observers.sampled import COPIED_AT_MOST, Deferred
 from hypocenter.tap.tape import External, Microbatch, version_of
+
+RECEIVED = "what another rank sent was received there in between, which no version counter of torch tells"
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,9 @@ class Given(given.Given[Context]):
         if microbatch.is_taken:  # backward was over long ago
             return
         events = [] if microbatch.why_not else tape.slice(microbatch)
-        seen = {id(e.tensor): e for _, event in events for e in event.externals if e.seen is not None}
+        seen = {
+            id(e.tensor): e for _, event in events for e in event.externals if e.seen is not None or e.lost is not None
+        }
         by_device: dict[torch.device, list[_Changed]] = {}
         with torch.no_grad(), _disable_current_modes():
             for external in seen.values():
@@ -135,9 +140,10 @@ class Given(given.Given[Context]):
             None,
         )
         called = "loss" if owner is None else self.context.names.module_name(owner) or type(owner).__name__
+        names = (RECEIVED,) if changed.external.lost is not None else ()
         row = self.told(name, step, int(changed.where.sum()), changed.where.numel(), called)
         dtype = str(tensor.dtype).removeprefix("torch.")
-        return replace(row, dtype=dtype, shape=tuple(tensor.shape), op=str(changed.microbatch.number))
+        return replace(row, dtype=dtype, shape=tuple(tensor.shape), op=str(changed.microbatch.number), names=names)
 
 
 class _Arrived:
@@ -178,10 +184,12 @@ def _end(tensor: Tensor) -> int:
 
 def _changed(external: External) -> Tensor | None:
     """Return which of the values that were kept are others now, on the device; None where torch knows of a write."""
-    tensor, seen = external.tensor, external.seen
-    if seen is None or external.version < 0 or version_of(tensor) != external.version:
+    tensor, seen = external.tensor if external.lost is None else external.lost, external.seen
+    if external.lost is not None:
+        seen = _some(external.tensor)
+    elif external.version < 0 or version_of(tensor) != external.version:
         return None
-    if tensor.untyped_storage().nbytes() < _end(tensor) * tensor.element_size():
+    if seen is None or tensor.untyped_storage().nbytes() < _end(tensor) * tensor.element_size():
         return None  # the program has given its memory back
     now = _some(tensor)
     if now is None or now.shape != seen.shape:

@@ -68,6 +68,7 @@ class External:
     tensor: torch.Tensor
     version: int
     seen: torch.Tensor | None = None  # some of its values then, at steps at which somebody compares them
+    lost: torch.Tensor | None = None  # its memory, at such steps, where another rank has written: `tensor` is a copy
 
 
 Left = tuple[weakref.ref[torch.nn.Module], str]
@@ -224,11 +225,17 @@ class Tape:
                 number.data = number.clone()
         for original, alias in [pair for pair in self._aliases.values() if storage_of(pair[1]) in keys]:
             del self._aliases[id(original)]
-            if n_bytes(alias) <= COPIED_BYTES:
-                alias.data = alias.detach().clone()
+            is_copied = n_bytes(alias) <= COPIED_BYTES
+            lost = alias.detach()
+            if is_copied:
+                alias.data = lost.clone()
+            if is_copied and self.look is None:
                 continue
             for external in (e for event in self.events for e in event.externals if e.tensor is alias):
-                external.version = _OVERWRITTEN
+                if is_copied:
+                    external.lost = lost
+                else:
+                    external.version = _OVERWRITTEN
 
     def record(self, event: Event, args: Any, kwargs: Any, result: Any, written: Written | None = None) -> None:
         """Add a finished call: arguments become slots and externals, results become new slots.

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -132,3 +133,50 @@ def test_a_forward_that_nobody_goes_back_from(tmp_path):
             optimizer.step()
             inputs[:] = rng.normal(size=(8, 6))
     assert not [f for f in findings(tmp_path) if f.code == "HC264"]
+
+
+@pytest.fixture
+def group(tmp_path):
+    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/store", rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def received(out: Path, *, n_buffers: int, first: Callable[[Tensor], Tensor] = lambda x: x, is_same: bool = False):
+    """A stage of a pipeline: all micro-batches go forward, each from a buffer that is received into, and then back."""
+    torch.manual_seed(0)
+    model = Net(first=first)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    buffers, sent = [torch.zeros(8, 6) for _ in range(n_buffers)], torch.randn(8, 6)
+    with contextlib.redirect_stderr(None), hypocenter.watch(out=str(out / "run")):
+        for _ in range(4):
+            optimizer.zero_grad()
+            pending = []
+            for i in range(2):
+                buffer = buffers[i % n_buffers]
+                # torch counts no write of `recv`, for which two processes are needed; nor one to `data`
+                dist.all_gather(list(buffer.data[None]), sent if is_same else torch.randn(8, 6))
+                hidden = buffer.detach().requires_grad_()
+                pending.append((hidden, model(hidden).square().mean() / 2))
+            for hidden, loss in pending:
+                loss.backward()
+                dist.all_reduce(hidden.grad)
+            optimizer.step()
+    return [f for f in findings(out / "run") if f.code == "HC264"]
+
+
+@pytest.mark.usefixtures("group")
+def test_one_buffer_for_all_micro_batches_of_a_pipeline(tmp_path):
+    (found,) = received(tmp_path, n_buffers=1)
+
+    assert (found.severity, found.step, found.microbatch, found.site) == ("warning", 0, 0, "batch[0]")
+    assert "what another rank sent" in found.why[1]
+
+
+@pytest.mark.usefixtures("group")
+@pytest.mark.parametrize(
+    "how", [{"n_buffers": 2}, {"n_buffers": 1, "first": lambda x: x * 2.0}, {"n_buffers": 1, "is_same": True}]
+)
+def test_buffers_of_a_pipeline_that_backward_does_not_need_any_more(tmp_path, how):
+    """A buffer for each, an input that the stage has made its own of, and the same values again."""
+    assert not received(tmp_path, **how)

@@ -4,13 +4,15 @@ What it means
     Backward reads what forward was given: the input of the first layer for the gradient of its weight, token ids for
     that of the embedding, labels for that of the loss. Autograd keeps a reference, no copy. Something has put other
     values there in between, unseen: a loader that fills a NumPy buffer again too early, a write to `.data`, a kernel of
-    an extension. The gradient is that of one batch's activations with another batch's inputs.
+    an extension, the next micro-batch that another stage of a pipeline has sent into the same buffer. The gradient is
+    that of one batch's activations with another batch's inputs.
 
 How it is decided
     At steps 0, 1, 2, 4, ... and every eighth, and at those of `--audit`, up to 256 elements of each input are kept at
-    the call (in MindSpore: when forward is over) and compared when backward is over. It fires, once, when some have
-    changed while torch's version counter of the tensor has stayed, and the forward, done again, saves this very memory
-    for its backward.
+    the call (in MindSpore: when forward is over) and compared when backward is over; what a collective outside of
+    modules, or `recv`, is about to write to is copied before. It fires, once, when some have changed while torch's
+    version counter of the tensor has stayed, or by what other ranks sent, and the forward, done again, saves this very
+    memory for its backward.
 
 What to do
     Fill the buffer when backward is over, or hand a copy to the model (`torch.tensor(array)`, `x.clone()`,
