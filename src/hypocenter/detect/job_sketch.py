@@ -377,8 +377,10 @@ class JobSketch:
 
     def _untied(self) -> Iterator[_Ranks]:
         """Stages whose ends hold a matrix that began with the same values and went on otherwise."""
-        stages = {tuple(sorted(place.groups.get("pp", ()))) for place in self._places.values()}
-        for ranks in sorted({*stages, *([tuple(self._ranks)] if self._everybody else [])}):
+        stages: set[_Ranks] = {tuple(sorted(place.groups.get("pp", ()))) for place in self._places.values()}
+        if self._everybody:
+            stages.add(self._ranks)
+        for ranks in sorted(stages):
             first, last = (self._ends.get(rank, {}) for rank in (ranks[0], ranks[-1])) if len(ranks) > 1 else ({}, {})
             if any(last.get(digest, total) != total for digest, total in first.items()):
                 yield ranks

@@ -352,7 +352,8 @@ class Subject:
             name = self.name(module)
             for key, value in list(vars(module).items()) if name is not None else ():
                 if type(value) is float or (type(value) is Tensor and value.numel() <= SMALL):
-                    found[f"{name}.{key}"] = torch.as_tensor(value).detach().clone()
+                    of = value.detach().clone() if isinstance(value, Tensor) else torch.tensor(value, device="cpu")
+                    found[f"{name}.{key}"] = of
         return found
 
     @contextlib.contextmanager

@@ -107,8 +107,9 @@ def _are_parts(panel: Panel, ranks: Sequence[int]) -> bool:
     """Return whether most matrices of these two ranks are of one of them alone, as far as their bits tell."""
     import pyarrow.compute as pc
 
-    values = panel.where(port=PARAM, call=0)
-    values = values.filter(pc.and_(pc.is_valid(values["digest"]), pc.equal(pc.list_value_length(values["shape"]), 2)))
+    values = panel.where(port=PARAM)
+    values = values.filter(pc.and_(pc.is_valid(values["digest"]), pc.equal(values["call"], 0)))
+    values = values.filter(pc.equal(pc.list_value_length(values["shape"]), 2))
     first, last = ({*values.filter(pc.equal(values["rank"], rank))["digest"].to_pylist()} for rank in ranks)
     return 2 * len(first & last) < min(len(first), len(last))
 

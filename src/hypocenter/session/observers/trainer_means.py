@@ -122,5 +122,6 @@ def _last_sum(root: Tensor) -> Any:
 def _weighed(node: Any) -> Any:
     """Return the product of terms and their weights, a mask for one, that a sum is of; None for another sum."""
     after = node.next_functions[0][0] if node.next_functions else None
-    is_product = after is not None and after.name() == "MulBackward0"
-    return after if is_product and [other is None for other, _ in after.next_functions].count(False) == 1 else None
+    if after is None or after.name() != "MulBackward0":
+        return None
+    return after if sum(other is not None for other, _ in after.next_functions) == 1 else None
