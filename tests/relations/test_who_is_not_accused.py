@@ -302,7 +302,7 @@ def test_what_was_given_and_made_may_be_kept_and_nobody_is_excused(tmp_path):
 
     told = found(tmp_path, Numbered(), lambda m: functional.cross_entropy(m(x), y))
     assert {each.code for each in told} == {"HC241"}
-    assert any(each.why[0].startswith("the batch turned by one row") for each in told)
+    assert any(each.why[0].startswith("the rows of the batch rolled by one") for each in told)
 
 
 def test_a_contrastive_loss_inside_the_model(tmp_path):
