@@ -587,6 +587,7 @@ def test_ranks_that_take_their_parts_of_orders_of_their_own(since: int) -> None:
     (finding,) = run(steps, DP2)
 
     assert (finding.code, finding.severity, finding.step) == ("HC305", "warning", 8 * since)
+    assert any(f"{share}% of the samples" in finding.title for share in range(25, 45))  # not of several passes together
 
 
 def test_ranks_that_share_the_data_out_may_swap_them_in_later_passes() -> None:

@@ -12,7 +12,7 @@ from hypocenter.detect.replica_rows import BATCH_LOSS, BATCH_PREFIX, ROW_PLACES
 
 _STEPS = 1024  # that are looked at
 _RANKS = 64  # of a group
-_OVER = 0.9  # of the rows of a step
+_OVER, _OWN = 0.9, 0.1  # of the rows of a step that came before; of all that came twice on one rank: a pass is over
 # Of the rows of a group: fewer are the padding of a sampler, or chance. Of two ranks that each draw half of the data by
 # themselves a third comes on both, of more ranks more.
 _LEAST, _SHARE = 16, 0.2
@@ -53,6 +53,11 @@ class _Pass:
                 self.seen_on[row] = on | 1 << bit
 
     @property
+    def n_own(self) -> int:
+        """How many rows came twice on one rank: in one pass none does, but for data that is alike."""
+        return len(self._again) - self.n_shared
+
+    @property
     def is_shared(self) -> bool:
         """Whether many came on several ranks, by far more of those that came twice than by chance.
 
@@ -71,7 +76,8 @@ class _Pass:
 
 @dataclass(slots=True)
 class SharedRows:
-    """Follow the rows of each group pass by pass. The first is over when nearly all rows of a step came before.
+    """Follow the rows of each group pass by pass. The first is over when nearly all rows of a step came before,
+    or many on the same rank.
 
     Ranks that share the data out meet no row of another rank in a pass; those that do not meet more and more of them.
     Where rows are dealt out anew in the midst of what is taken for a pass, drawn with replacement, or alike, one comes
@@ -107,6 +113,8 @@ class SharedRows:
     def _is_over(self, ranks: tuple[int, ...], now: _Pass, given: Sequence[Collection[int]]) -> bool:
         if (length := self._lengths.get(ranks)) is not None:
             return now.n_steps >= length
+        if now.n_own >= max(_LEAST, _OWN * len(now.seen_on)):
+            return True
         n_rows = sum(map(len, given))
         return n_rows > 0 and sum(row in now.seen_on for rows in given for row in rows) >= _OVER * n_rows
 
