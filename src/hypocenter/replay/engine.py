@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._python_dispatch import _disable_current_modes
 
 from hypocenter.replay import alone, own_gradients, per_sample, sharded, torch_state
@@ -42,7 +43,6 @@ from hypocenter.tap.tape import PLACEHOLDERS, Event, Microbatch, Tape, is_traina
 from hypocenter.tap.tree import replace_tensors, tensors
 
 _REENTRANT = "heckpoint"  # torch: "Checkpointing is not compatible with .grad()", in several wordings
-SMALL_BUFFER_BYTES = 1 << 20  # of one that a replay copies, though no call was seen to change it
 
 
 @dataclass(slots=True, kw_only=True)
@@ -664,13 +664,12 @@ def _tables_as_they_were(
 def _modules_as_they_were(events: Iterator[Event]) -> Generator[None, None, None]:
     """Set training flags and changed buffers as before the calls within this block, and restore both afterwards.
 
-    Other small buffers have copies in their place meanwhile: whatever writes to one leaves the program's own as it is.
+    Statistics of norms in training have copies in their place meanwhile, also if no call was seen to change them.
     """
     flags: list[tuple[torch.nn.Module, bool]] = []
     buffers: list[tuple[torch.nn.Module, str, torch.Tensor | None]] = []
     seen: set[tuple[int, str]] = set()
     roots: dict[int, torch.nn.Module] = {}
-    copies: dict[int, torch.Tensor] = {}  # of one that several modules hold there is one
     try:
         for event in events:
             module = event.module
@@ -684,15 +683,12 @@ def _modules_as_they_were(events: Iterator[Event]) -> Generator[None, None, None
                     seen.add((id(owner), key))
                     buffers.append((owner, key, owner._buffers[key] if key in owner._buffers else None))  # noqa: SIM401  (a ScriptModule's has no get)
                     owner._buffers[key] = before.clone()
-        for owner in {part: None for root in roots.values() for part in root.modules() if part._buffers}:
-            for key, now in owner._buffers.items():
-                is_small = now is not None and 0 < now.numel() * now.element_size() <= SMALL_BUFFER_BYTES
-                if now is None or not is_small or type(now) is not torch.Tensor or (id(owner), key) in seen:
-                    continue
-                buffers.append((owner, key, now))
-                if id(now) not in copies:
-                    copies[id(now)] = now.clone()
-                owner._buffers[key] = copies[id(now)]
+        parts = {part: None for root in roots.values() for part in root.modules() if isinstance(part, _NormBase)}
+        for owner in parts:
+            for key, now in owner._buffers.items() if owner.training else ():
+                if now is not None and (id(owner), key) not in seen:
+                    buffers.append((owner, key, now))
+                    owner._buffers[key] = now.clone()
         yield
     finally:
         for owner, key, now in buffers:
