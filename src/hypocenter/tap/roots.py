@@ -394,10 +394,8 @@ class ChangingBuffers:
             return _NOTHING
         if self._n_sorted != len(self._changing):
             self._sort(self._all)
-        flags: list[bool] = []
-        for ref, _, _ in self._all:
-            flags.append((module := ref()) is not None and module.training)
-        is_first, self._flags = is_first or flags != self._flags, flags
+        if is_first or self._have_turned(self._all):
+            is_first, self._flags = True, [(m := ref()) is not None and m.training for ref, _, _ in self._all]
         still = _present(self._still)
         self._unchanged = [(each, version_of(each[2])) for each in still] if still else []
         if not is_first:
@@ -407,6 +405,16 @@ class ChangingBuffers:
         saved = SavedBuffers([*_present(self._moving), *looked_at])
         self._copies = {(id(m), key): copy for m, key, copy in saved}
         return saved
+
+    def _have_turned(self, homes: _Homes) -> bool:
+        """Return whether a module with buffers has gone to training or evaluation. It takes one call for each."""
+        if len(homes) != len(self._flags):
+            return True
+        for (ref, _, _), was in zip(homes, self._flags, strict=True):
+            module = ref()
+            if (module is not None and module.training) != was:
+                return True
+        return False
 
     def _sort(self, homes: _Homes) -> None:
         """Tell those that change from the others."""
