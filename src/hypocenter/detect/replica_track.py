@@ -219,8 +219,10 @@ def _learn(known: ReplicaTrack, panel: Panel, rows: pa.Table) -> None:
             vectors = values.filter(pc.equal(pc.list_value_length(values["shape"]), 1))
             may_differ = known.varied.union(vectors["site"].to_pylist())
         known.norms = _norms_apart(known, values, differing & known.began.keys(), moved)
+        reduced = known.start.reduced if known.start is not None else frozenset[str]()
         for name in sorted(differing & known.began.keys() & may_differ):
-            if (beside := siblings.get(name.rpartition(".")[0])) is not None:
+            beside = siblings.get(name.rpartition(".")[0])
+            if beside is not None and (beside in reduced or not reduced):  # else each rank has made the same by itself
                 known.parted.append((panel.step, name, beside))
     _note_late(known, panel, values, rows)
     compared = compare(rows, everybody, expected_equal(rows, "dp", known.typed["dp"]))
