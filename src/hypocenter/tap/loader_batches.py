@@ -248,9 +248,9 @@ class LoaderBatches:
 
 def _sampler(iterator: Any) -> Any:
     """Return what draws the samples of a loader; None if it has none."""
-    batches = getattr(iterator, "_index_sampler", None)
+    batches: Any = getattr(iterator, "_index_sampler", None)
     while not hasattr(batches, "sampler") and hasattr(batches, "batch_sampler"):  # one that takes from another
-        batches = batches.batch_sampler  # type: ignore[union-attr]
+        batches = batches.batch_sampler
     return getattr(batches, "sampler", None)
 
 

@@ -10,6 +10,8 @@ import torch
 from torch import nn
 
 import hypocenter
+from hypocenter.session.observers.graph_edges import GraphEdges
+from hypocenter.tap.clock import Clock
 from tests.session.observers.test_laws import findings
 
 N_GRAPHS, N_NODES = 4, 6
@@ -65,6 +67,16 @@ def test_edges_into_another_graph(offsets: list[int], step: int, tmp_path: Path)
 @pytest.mark.parametrize("how", [{"are_sorted": False}, {"all_cross": True}], ids=["no graphs", "between graphs"])
 def test_numbers_of_something_else(how: dict[str, bool], tmp_path: Path) -> None:
     assert told([WRONG] * 8, tmp_path, **how) == []
+
+
+def test_positions_are_no_graphs() -> None:
+    """Two texts that are alike, and the places in them, look like edges and numbers of graphs."""
+    edges = GraphEdges(Clock(), lambda *_: None)
+    for second in (torch.arange(6), torch.arange(6), torch.arange(6), torch.arange(6).roll(1)):
+        edges.look([("in[0]", torch.stack([torch.arange(6), second]), torch.empty(0)),
+                    ("position_ids", torch.arange(6), torch.empty(0))])  # fmt: skip
+
+    assert edges.take(4) == []
 
 
 def test_edges_within_their_graphs(tmp_path: Path) -> None:

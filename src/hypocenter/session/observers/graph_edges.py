@@ -55,6 +55,8 @@ class GraphEdges:
         if edges is None or self.is_told:
             return
         for name, groups in numbers:
+            if groups.device != edges[1].device:
+                continue
             crossing = _crossing(edges[1], groups)
             if edges[1].device.type == "cpu":
                 self._note(crossing.tolist(), edges[1].shape[1], edges[0], name)
@@ -100,6 +102,7 @@ def _crossing(edges: Tensor, groups: Tensor) -> Tensor:
     with torch.no_grad():
         steps, n = groups[1:] - groups[:-1], len(groups)
         are_graphs = (groups[0] == 0) & (steps >= 0).all() & (steps <= 1).all() & (groups[-1] > 0)
+        are_graphs = are_graphs & (steps == 0).any()  # else these are positions
         are_graphs = are_graphs & (edges >= 0).all() & (edges < n).all()
         ends = groups[edges.clamp(0, n - 1)]
         return torch.stack([are_graphs.float(), (ends[0] != ends[1]).sum().float()])

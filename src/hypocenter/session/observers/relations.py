@@ -109,7 +109,8 @@ class Relations(Observer):
         self._began, before = self._began or now, self._before
         self._before = now
         is_first_look = self._is_auto and n_updates == 2
-        is_grown = self._is_auto and self._n_grown < MOST_GROWN and are_longer(self._shapes(), self._longest)
+        may_grow = self._is_auto and bool(self._longest) and self._n_grown < MOST_GROWN
+        is_grown = may_grow and are_longer(self._shapes(), self._longest)
         is_due = self._is_due_at(update.step) or is_grown
         self._is_next = not self._is_off and (self._next[1] or (self._is_auto and n_updates == 1))
         if self._is_off or not (is_first_look or is_due) or (self._is_auto and update.step == 0):
