@@ -168,7 +168,9 @@ def _ask(relation: Relation, subject: Subject, facts: Facts, notes: list[str]) -
 
 def _with(subject: Subject, trial: Trial, *, keeps: bool = False, way: Way | None = None) -> Ran:
     way = trial.way if way is None else way
-    return subject.run(trial.changed, keeps=keeps, way=way, rows=trial.rows, is_embedded=trial.is_embedded)
+    return subject.run(
+        trial.changed, keeps=keeps, way=way, rows=trial.rows, is_embedded=trial.is_embedded, taken=trial.taken
+    )
 
 
 def _confirmed(relation: Relation, trial: Trial, size: float, ran: Ran, subject: Subject, facts: Facts) -> Broken:
@@ -183,6 +185,7 @@ def _confirmed(relation: Relation, trial: Trial, size: float, ran: Ran, subject:
     subject.limit_s, limit = subject.limit_s * SUSPICION, max(trial.least, facts.tolerance)
     for other in trial.otherwise:
         is_same = other.changed is trial.changed and other.way == trial.way and other.rows is trial.rows
+        is_same = is_same and other.taken is trial.taken
         instead = moved(other, facts, ran if is_same else _with(subject, other))
         if instead is not None and instead <= limit:
             if other.excuse:

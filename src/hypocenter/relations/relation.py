@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import Tensor
@@ -42,6 +42,7 @@ class Trial:
         least: how far what must stay may move, if that is more than usual.
         is_located: the first module that shows it is looked for: all before it must stay as well.
         then: told what came of it.
+        taken: see `Subject.run`.
         singly: the changes of which this one is made: where it moves what must stay, each is asked for itself, and it
             is these that are judged.
     """
@@ -65,6 +66,7 @@ class Trial:
     least: float = 0.0
     is_located: bool = True
     then: Callable[[Ran], None] = lambda _: None
+    taken: Tensor | None = None
     singly: tuple[Trial, ...] = ()
 
     def aligned(self, old: Tensor, new: Tensor) -> tuple[Tensor, Tensor] | None:
@@ -144,6 +146,15 @@ def relation(
         return asks
 
     return register
+
+
+def on_all_ranks(told: Trial, taken: Tensor, subject: Subject) -> list[Trial]:
+    """Return the same change of samples on every rank, if others compute together with this one.
+
+    Where ranks hold parts of the same samples (of a text, of features), a sample is changed on all of them.
+    """
+    excuse = "ranks hold parts of the same samples"
+    return [] if subject.lead is None else [replace(told, taken=taken, excuse=excuse)]
 
 
 def moved(trial: Trial, facts: Facts, now: Ran, before: Ran | None = None) -> float | None:

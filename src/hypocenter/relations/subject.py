@@ -7,7 +7,7 @@ import math
 import sys
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
@@ -103,6 +103,33 @@ class Ran:
 AS_IT_WAS = Way()
 
 
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a forward is done with, as the arguments of `Subject.run` tell it."""
+
+    changed: Mapping[Place, Tensor]
+    way: Way
+    rows: Rows | None
+    is_embedded: bool
+    taken: Tensor | None
+
+
+class Lead(Protocol):
+    """How one rank leads the others, whose model computes together with its own."""
+
+    def forward(self, change: Change) -> contextlib.AbstractContextManager[None]:
+        """Return a context for a forward: the others begin theirs before it.
+
+        Raises:
+            ReplayImpossible: on entering, where they cannot.
+        """
+        ...
+
+    def alone(self, ran: Ran) -> contextlib.AbstractContextManager[None]:
+        """Return a context for what is asked of the finished forward, in which the others take no part."""
+        ...
+
+
 class Subject:
     """One micro-batch whose forward can be repeated with changes.
 
@@ -121,6 +148,7 @@ class Subject:
             weights before; "": nothing.
         running: the call of the tape that is done now, in a forward.
         without_gradient: parameters that an optimizer holds, by name, to which no gradient came.
+        lead: has the other ranks do each forward, too, where the model computes on several together; None: alone.
     """
 
     def __init__(
@@ -133,6 +161,7 @@ class Subject:
         self._events: dict[int, Event] = {}
         self.running: Event | None = None
         self.without_gradient: Mapping[str, Tensor] = {}
+        self.lead: Lead | None = None
         self._thinning: dict[Key, tuple[int, int]] = {}
         self.given: list[Given] = []
         self.picking: set[int] = set()
@@ -273,7 +302,7 @@ class Subject:
     def run(
         self, changed: Mapping[Place, Tensor] | None = None, *, keeps: bool = False, way: Way = AS_IT_WAS,
         rows: Rows | None = None, is_embedded: bool = False, then: Callable[[Ran], None] = lambda _: None,
-        beside: contextlib.AbstractContextManager[Any] | None = None,
+        beside: contextlib.AbstractContextManager[Any] | None = None, taken: Tensor | None = None,
     ) -> Ran:  # fmt: skip
         """Run forward and loss again, and return what came out, without a graph.
 
@@ -285,6 +314,7 @@ class Subject:
             is_embedded: the changed inputs stay, and only embeddings look up the others.
             then: told of it while the graph is there.
             beside: entered around all of it, where nothing else of ours listens.
+            taken: of each sample which one's inputs it takes here, and on all other ranks, too.
 
         Raises:
             OutOfTime: it was not begun.
@@ -322,12 +352,16 @@ class Subject:
             ran.buffers, ran.attributes = (self._buffers(), self._plain()) if keeps else ({}, {})
             ran.has_drawn = around.rng is not None and has_drawn(around.rng)
             ran.is_evaluated = not any(each.training for root in self.modules for each in root.modules())
-            then(ran)
+            with contextlib.nullcontext() if self.lead is None else self.lead.alone(ran):
+                then(ran)
 
         around = _Around(
             way.seed, beside or contextlib.nullcontext(), self.held, self.modules if way.is_evaluated else ()
         )
-        with torch.enable_grad(), heard.listening():
+        together = contextlib.nullcontext()
+        if self.lead is not None:
+            together = self.lead.forward(Change(changed or {}, way, rows, is_embedded, taken))
+        with together, torch.enable_grad(), heard.listening():
             self._replayer.forward(self._microbatch, made_of, around, gather, rows)
         ran.outputs = {key: self._thinned(key, value) for key, value in ran.outputs.items()}
         ran.losses = [value.detach() for value in ran.losses]

@@ -101,6 +101,10 @@ class Replayer:
         finally:
             self._own_groups = self._whole = None
 
+    def renew(self, groups: OwnGroups) -> None:
+        """Go on over other groups: the last ones were broken off on some rank. To be called inside of `together`."""
+        self._own_groups = groups
+
     def parameters(self, names: NameMap) -> list[tuple[str, torch.nn.Parameter]]:
         """Return the parameters whose gradients a replay gives, with names; of sharded ones the full tensors."""
         named = names.parameters()
@@ -446,12 +450,15 @@ class Replayer:
             ReplayImpossible: with the reason.
         """
         events = self._tape.slice(microbatch)
-        if why := self.why_not(microbatch):
+        if why := self.why_not(microbatch) or (
+            "its parameters are made whole only for a moment" if self._whole else ""
+        ):
             raise ReplayImpossible(why)
         modules, slots = _modules_of(event for _, event in events), dict[int, torch.Tensor]()
         buffers = OwnBuffers((p for module in modules for p in module.parameters()), for_all=False)
         own_events = [event for _, event in events]
-        with self.deadline.one("forward"), self._in_place(own_events, is_changed=True, must_be_all=True) as put_back:
+        in_place = self._in_place(own_events, groups=self._own_groups, is_changed=True, must_be_all=True)
+        with self.deadline.one("forward"), in_place as put_back:
             held = [owner._buffers[key] for _, event in events for owner, key, _ in event.buffers]
             own = OwnWrites([*put_back, *(each for each in held if each is not None)])
             with buffers.in_place(), own, around:
@@ -471,15 +478,17 @@ class Replayer:
         mode: contextlib.AbstractContextManager[Any] | None = None,
         context: OpContext | None = None,
         *,
+        groups: OwnGroups | None = None,
         is_changed: bool = False,
         must_be_all: bool = False,
     ) -> Generator[list[torch.Tensor], None, None]:
-        """Do events again on this rank alone in this block; afterwards all is as it was.
+        """Do events again in this block; afterwards all is as it was.
 
         Args:
             events: to be done.
             mode: entered around all of it.
             context: told of the source line of each operation.
+            groups: over which all ranks do the forward of these; None: this rank does them alone.
             is_changed: they are given other inputs than in the run.
             must_be_all: not where a module holds what cannot be put back: ReplayImpossible.
 
@@ -487,17 +496,21 @@ class Replayer:
         """
         rng, modules = _rng_now(events), _modules_of(events)
         parts = _parts_of(modules)
+        gathered = _gathered(modules, parts)
         with contextlib.ExitStack() as stack:
             stack.callback(restore_rng, rng)
             put_back = stack.enter_context(torch_state.kept(parts, self.on_leaving, must_be_all=must_be_all))
             stack.enter_context(self._paused())
-            stack.enter_context(_tables_as_they_were(parts, _gathered(modules, parts)))
+            stack.enter_context(_tables_as_they_were(parts, gathered))
             stack.enter_context(_modules_as_they_were(iter(events)))
             stack.enter_context(alone.without_wrappers_hooks(event.function for event in events))
             stack.enter_context(Eagerly(parts))
             if context is not None:
                 stack.callback(context.attach())
-            if alone.is_one_of_many():
+            if groups is not None:
+                stack.enter_context(sharded.put_back(gathered, always=True))
+                stack.enter_context(OwnCollectives(groups))
+            elif alone.is_one_of_many():
                 stack.enter_context(alone.NoCollectives())
             stack.enter_context(kept_in_bounds(events, parts, is_changed=is_changed))
             if mode is not None:

@@ -8,15 +8,20 @@ from typing import Any
 
 
 @contextlib.contextmanager
-def put_back(roots: Sequence[Any]) -> Generator[None, None, None]:
-    """Shard every parameter and idle every state again if a replay of these modules raises in this block."""
+def put_back(roots: Sequence[Any], *, always: bool = False) -> Generator[None, None, None]:
+    """Shard every parameter and idle every state again if a replay of these modules raises in this block.
+
+    Args:
+        always: also if not: no backward follows, which would do it.
+    """
+    is_whole = False
     try:
         yield
-    except BaseException:
-        for root in roots:
+        is_whole = not always
+    finally:
+        for root in roots if not is_whole else ():
             for state in _states(root):
                 _reset(state)
-        raise
 
 
 def _states(root: Any) -> list[Any]:

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from hypocenter.relations.facts import CannotTell, Facts
 from hypocenter.relations.parts import SameRows, WholeOf
-from hypocenter.relations.relation import Trial, relation
+from hypocenter.relations.relation import Trial, on_all_ranks, relation
 from hypocenter.relations.subject import Subject
 
 
@@ -53,4 +53,6 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
         changed=changed, parts=WholeOf(n), aligns=turned_back, what="the rows of the batch rolled by one",
         whom="the outputs, turned back,",
     )  # fmt: skip
-    yield replace(told, otherwise=(replace(told, parts=SameRows(n), excuse="samples change places inside the model"),))
+    moved_about = replace(told, parts=SameRows(n), excuse="samples change places inside the model")
+    taken = torch.arange(n, device="cpu").roll(1)
+    yield replace(told, otherwise=(moved_about, *on_all_ranks(told, taken, subject)))

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from hypocenter.relations.facts import CannotTell, Facts
 from hypocenter.relations.parts import Rows, RowsAnywhere
-from hypocenter.relations.relation import Trial, relation
+from hypocenter.relations.relation import Trial, on_all_ranks, relation
 from hypocenter.relations.subject import Place, Subject
 
 
@@ -47,7 +47,8 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
         raise CannotTell(f"{facts.relates_rows} may say which rows belong together, or hold them in a row")
     for first in (0, 1):
         stays = torch.arange(n, device="cpu") % 2 != first
-        changed = _replaced(subject, n, first, dim=0)
+        taken = _neighbours(n, first)
+        changed = _replaced(subject, taken, dim=0)
         if not changed:
             raise CannotTell("all samples are the same")
         told = Trial(
@@ -55,7 +56,7 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
         )
         reordered = replace(told, parts=RowsAnywhere(stays), excuse="samples change places inside the model")
         second = () if facts.is_certain else _along_second(subject, facts)
-        yield replace(told, otherwise=(reordered, *second))
+        yield replace(told, otherwise=(reordered, *second, *on_all_ranks(told, taken, subject)))
 
 
 def _along_second(subject: Subject, facts: Facts) -> Iterator[Trial]:
@@ -64,23 +65,28 @@ def _along_second(subject: Subject, facts: Facts) -> Iterator[Trial]:
         return
     n = next(e.tensor.shape[1] for e in subject.of_model if e.tensor.dim() > 1)
     for first in (0, 1) if n > 1 else ():
-        changed = _replaced(subject, n, first, dim=1)
+        changed = _replaced(subject, _neighbours(n, first), dim=1)
         if changed:
             stays = torch.arange(n, device="cpu") % 2 != first
             yield Trial(changed=changed, parts=Rows(stays), what="its second dimension replaced", whom="the others")
 
 
-def _replaced(subject: Subject, n: int, first: int, dim: int) -> dict[Place, Tensor]:
-    """Return inputs in which every second row has the values of a neighbour; empty if nothing changes by that."""
+def _neighbours(n: int, first: int) -> Tensor:
+    """Return of each row which one it takes: every second one its neighbour, the others themselves."""
     rows = torch.arange(n, device="cpu")
     rows[first::2] += 1 if first == 0 else -1
     if n % 2 and first == 0:
         rows[-1] = n - 2
+    return rows
+
+
+def _replaced(subject: Subject, rows: Tensor, dim: int) -> dict[Place, Tensor]:
+    """Return inputs whose rows are those of others; empty if nothing changes by that."""
     changed: dict[Place, Tensor] = {}
     is_other = False
     for each in subject.of_model:
         tensor = each.tensor
-        if tensor.dim() > dim and tensor.shape[dim] == n:
+        if tensor.dim() > dim and tensor.shape[dim] == len(rows):
             new = tensor.index_select(dim, rows.to(tensor.device))
             changed[each.place] = new
             is_other = is_other or not torch.equal(new, tensor)

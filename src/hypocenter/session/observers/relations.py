@@ -2,12 +2,14 @@
 
 By default after the first update, and then at every eighth step and rarer ones, while there is time: what begins in
 the middle of a run is seen too. Also after the first update of an optimizer that comes later (a student's, after its
-teacher was trained). One rank looks; the others run the same code.
+teacher was trained). One rank looks; the others run the same code. Where a model computes on several ranks together,
+all look at the steps of the schedule, and the first rank leads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -24,11 +26,12 @@ from hypocenter.relations.earlier import Earlier
 from hypocenter.relations.loop import look_at_loop
 from hypocenter.relations.loop_again import Again
 from hypocenter.relations.losses import Found
-from hypocenter.relations.relation import RELATIONS, asked_in_runs
+from hypocenter.relations.relation import RELATIONS, Relation, asked_in_runs
 from hypocenter.relations.subject import Subject
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
 from hypocenter.session.observers.relations_due import AGAIN_S, MOST_GROWN, SHARE, Shape, are_longer, is_due, joined
+from hypocenter.session.observers.relations_together import look_together
 from hypocenter.tap.free_memory import free_bytes, peak_bytes
 from hypocenter.tap.loop_tape import LoopTape
 from hypocenter.tap.state import capture_rng, restore_rng
@@ -38,6 +41,7 @@ from hypocenter.unwarned import unwarned
 AUTO = "auto"
 WAIT = 3  # updates, at which what has no gradient must have none
 OPTIMIZERS = 4  # whose second update is due
+MOST_RANKS, MOST_BYTES = 64, 1 << 28  # that look together; of their parameters, which are gathered over the host
 FREE_S = 1.0  # what it may take by default until all was asked once
 
 
@@ -74,6 +78,7 @@ class Relations(Observer):
         self._earlier, self._has_loop = Earlier(), True
         self._is_next = False  # the next step may be looked at
         self._next = 0, self._is_due(0)  # a step, and whether it is due
+        self._is_planned = False  # this step, by the schedule alone
 
     def attach(self) -> Callable[[], None]:
         """Listen to the loop from the first step, if that is due."""
@@ -92,7 +97,8 @@ class Relations(Observer):
 
     def after_update(self, update: Update) -> None:
         """Listen to the loop where the next step is due: what it computes beside gradients is on no other tape."""
-        if self._is_next and self._has_loop and self._left_s(self._before) > 0.0 and self.context.rank()[0] == 0:
+        is_alone = self.context.rank()[0] == 0 and not self.context.council.waits
+        if self._is_next and self._has_loop and is_alone and self._left_s(self._before) > 0.0:
             self._listen(LoopTape())
 
     def before_update(self, update: Update) -> None:
@@ -111,9 +117,16 @@ class Relations(Observer):
         is_first_look = self._is_auto and n_updates == 2
         may_grow = self._is_auto and bool(self._longest) and self._n_grown < MOST_GROWN
         is_grown = may_grow and are_longer(self._shapes(), self._longest)
-        is_due = self._is_due_at(update.step) or is_grown
+        self._is_planned = self._is_due_at(update.step)
+        is_due = self._is_planned or is_grown
         self._is_next = not self._is_off and (self._next[1] or (self._is_auto and n_updates == 1))
-        if self._is_off or not (is_first_look or is_due) or (self._is_auto and update.step == 0):
+        council = self.context.council
+        is_together = council.waits and council.meets_at(update.step)
+        if self._is_off or (self._is_auto and update.step == 0):
+            return
+        if is_together and self._is_planned:
+            self._look_together(update, now, before)
+        if is_together or not (is_first_look or is_due):
             return
         if not update.microbatches or update.skipped or not update.check.is_finite or self.context.rank()[0] != 0:
             return
@@ -124,17 +137,54 @@ class Relations(Observer):
         left_s = self._left_s(now)
         if left_s <= 0.0 or now - before > 4 * left_s:  # a forward takes a quarter of a step, at least
             return
+        with self._spending(now):
+            self._look(update, left_s, loop)
+
+    @contextlib.contextmanager
+    def _spending(self, now: float) -> Generator[None, None, None]:
+        """Around a look: what comes of the user's own code ends all looks, and training goes on."""
         rng = capture_rng()  # a relation of the program's own may draw
         try:
-            self._look(update, left_s, loop)
+            yield
         except torch.OutOfMemoryError:
             self._give_up("the device has too little memory")
-        except Exception as error:  # the user's own code runs here: anything may come out of it
+        except Exception as error:  # anything may come out of it
             self._give_up(f"the model raised {type(error).__name__}: {str(error)[:200]}")
         finally:
             restore_rng(rng)
             self._before = own_time.now()
             self._spent_s += self._before - now
+
+    def _look_together(self, update: Update, now: float, before: float) -> None:
+        """Look with all other ranks, which come here at the same step; the first one says whether there is time."""
+        left_s, is_first = self._left_s(now), self.context.rank()[0] == 0
+        is_healthy = bool(update.microbatches) and not update.skipped and update.check.is_finite
+        why = "" if is_healthy else "this step is not healthy"
+        if is_first and not why:
+            has_time = left_s > 0.0 and now - before <= 4 * left_s
+            why = self._why_not_together(update) or ("" if has_time else "there was no time for it")
+        with self._spending(now):
+            looked = look_together(
+                self.context, update, lambda: self._subject(update, left_s), lambda s: look(s, self._chosen()), why
+            )
+            if is_first:
+                self._take(looked, update)
+            if isinstance(looked, Looked):
+                self._asked_once(looked, now)
+
+    def _take(self, looked: Looked | str, update: Update) -> None:
+        """Note what was found, or why nothing was asked."""
+        if isinstance(looked, str):
+            looked = Looked(not_asked={each.name: looked for each in self._chosen()})
+        if not self._is_auto and not looked.held and not looked.broken:
+            why = next(iter(looked.not_asked.values()), "")
+            self.context.warn(f"relations could not be looked at: {why}")
+        self._known |= {each.relation for each in looked.broken}
+        self._known |= {each.name for each in self._chosen() if not each.code and each.name in looked.held}
+        self._note(looked, update)
+
+    def _chosen(self) -> list[Relation]:
+        return [each for each in asked_in_runs() if each.name not in self._known]
 
     def _shapes(self) -> list[Shape]:
         """Return the shapes of what the first module of the step was called with."""
@@ -203,22 +253,21 @@ class Relations(Observer):
     def _look(self, update: Update, left_s: float, loop: LoopTape | None) -> None:
         began = own_time.now()
         self._longest = joined(self._longest, self._shapes())
-        chosen = [each for each in asked_in_runs() if each.name not in self._known]
         if why := self._why_not(update):
-            looked = Looked(not_asked={each.name: why for each in chosen})
+            self._take(why, update)
         else:
-            looked = look(self._subject(update, left_s), chosen)
+            looked = look(self._subject(update, left_s), self._chosen())
             is_broken = any(each.relation == "samples" for each in looked.broken) or "samples" in self._known
             if loop is not None and self._has_loop and not is_broken:
                 looked.losses += self._asked_of_loop(loop, looked, began + left_s)
-        if not self._is_auto and not looked.held and not looked.broken:
-            why = next(iter(looked.not_asked.values()), "")
-            self.context.warn(f"relations could not be looked at: {why}")
-        if not looked.is_cut_short and not self._is_known_once:
+            self._take(looked, update)
+            self._asked_once(looked, began)
+
+    def _asked_once(self, looked: Looked, began: float) -> None:
+        """From when all was asked once, it may take less."""
+        is_asked = bool(looked.held or looked.broken)
+        if is_asked and not looked.is_cut_short and not self._is_known_once:
             self._is_known_once, self._free_s = True, self._spent_s + own_time.now() - began + AGAIN_S
-        self._known |= {each.relation for each in looked.broken}
-        self._known |= {each.name for each in chosen if not each.code and each.name in looked.held}
-        self._note(looked, update)
 
     def _asked_of_loop(self, loop: LoopTape, looked: Looked, until: float) -> list[Found]:
         """Return where samples meet outside of the model; its own are not known to."""
@@ -242,19 +291,41 @@ class Relations(Observer):
             return []
         return found
 
+    def _why_not_together(self, update: Update) -> str:
+        """Say why nothing can be asked on all ranks together; "" if it can."""
+        n_ranks = self.context.rank()[1]
+        if "pp" in self._spread():
+            return "the model's stages lie on several ranks (pipeline)"
+        if n_ranks > MOST_RANKS:
+            return f"{n_ranks:,} ranks are not connected for it"
+        where = {p.device.type for p in update.parameters}
+        n_bytes = sum(p.nbytes for p in update.parameters) * n_ranks
+        if where != {"cpu"} and n_bytes > MOST_BYTES:
+            return f"{n_bytes / 1e9:.1f} GB of parameters would go over the host"
+        return self._why_no_room(update)
+
+    def _spread(self) -> list[str]:
+        """Return the axes, besides that of the data, along which it computes on several ranks together."""
+        return [axis for axis, ranks in self.context.place().groups.items() if axis != "dp" and len(ranks) > 1]
+
     def _why_not(self, update: Update) -> str:
         """Say why nothing can be asked on one rank alone, or of this device; "" if it can."""
-        spread = [axis for axis, ranks in self.context.place().groups.items() if axis != "dp" and len(ranks) > 1]
+        spread = self._spread()
         if spread or self.context.replayer.needs_all():
             how = ", ".join(WORDS.get(axis, axis) for axis in spread) or "sharded"
             return f"the model computes on several ranks together ({how})"
+        return self._why_no_room(update)
+
+    @staticmethod
+    def _why_no_room(update: Update) -> str:
         devices = {p.device for p in update.parameters}
         return "a forward may not fit into memory" if any(peak_bytes(d) > free_bytes(d) for d in devices) else ""
 
     def _subject(self, update: Update, limit_s: float) -> Subject:
         context = self.context
         subject = Subject(context.replayer, update.microbatches[-1], context.names.module_name, limit_s=limit_s)
-        subject.without_gradient = self._without_gradient(update)
+        if not context.council.waits:
+            subject.without_gradient = self._without_gradient(update)
         for given in subject.of_model:
             loaded = context.loaded(context.tape.originals(given.tensor))
             if loaded is not None and loaded.indices:

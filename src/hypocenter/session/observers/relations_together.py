@@ -1,0 +1,68 @@
+"""Relations of a model that computes on several ranks together are looked at by all of them, at the same boundary."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from hypocenter.relations.check import Looked
+from hypocenter.relations.subject import Subject
+from hypocenter.relations.together import LOST, Channel, Leader, follow
+from hypocenter.replay.impossible import ReplayImpossible
+from hypocenter.replay.jointly import agree
+from hypocenter.session.observer import Context, Update
+
+
+def look_together(
+    context: Context, update: Update, subject_of: Callable[[], Subject], ask: Callable[[Subject], Looked], why: str
+) -> Looked | str:
+    """Let all ranks look at relations of the last micro-batch. To be called on all of them at the same boundary.
+
+    Args:
+        subject_of: makes it of the micro-batch of this rank.
+        ask: on the first rank.
+        why: nothing can be asked on this rank; "": something can.
+
+    Returns:
+        What the first rank has found, or why nothing was asked; "" on the others.
+
+    Raises:
+        ReplayImpossible: with the reason, which no look at a later step will change.
+    """
+    table, replayer = context.council.table(), context.replayer
+    if (groups := table.groups()) is None:
+        raise ReplayImpossible(LOST)
+    channel, looked, subject = Channel(table, replayer, groups), "", None
+    problem: Exception | None = None
+    try:
+        with replayer.together(groups) as whole:
+            why = why or ("its parameters are made whole only for a moment (FSDP1, ZeRO stage 3)" if whole else "")
+            why = why or replayer.why_not(update.microbatches[-1])
+            if not why:
+                try:
+                    subject = subject_of()
+                except Exception as error:  # the others are still to be told
+                    why = f"it cannot be done again ({type(error).__name__}: {str(error)[:200]})"
+            agreement = agree(replace(table, groups=lambda: groups), whole, len(update.microbatches), 0, why)
+            if agreement.why_not or subject is None:
+                return agreement.why_not or why
+            try:
+                if context.rank()[0] == 0:
+                    looked = _led(channel, subject, ask)
+                else:
+                    follow(channel, subject)
+            except Exception as error:  # the others are still to be told
+                problem = error
+            if channel.is_true_for_any(problem is not None):
+                raise problem or ReplayImpossible(LOST)
+            return looked
+    finally:
+        channel.close()
+
+
+def _led(channel: Channel, subject: Subject, ask: Callable[[Subject], Looked]) -> Looked:
+    subject.lead = leader = Leader(channel, subject)
+    try:
+        return ask(subject)
+    finally:
+        leader.end()
