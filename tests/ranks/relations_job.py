@@ -1,6 +1,10 @@
-"""A few steps on some ranks: `ddp` with a norm over the batch, `synced` with a collective in forward, `fsdp`, `tp`.
+"""A few steps of a model on some ranks, as the arguments say: how it is spread, and whether it is `right`.
 
-Prints the losses of rank 0, which must be the same however it is watched.
+`ddp`, and `synced` with a collective in forward: a net whose fault is a mean over the batch. `fsdp`, `tp`, and `cp` with
+keys and values of all ranks: a small text model whose fault is that attention sees what comes. `refuses`: `fsdp` with a
+model that raises, on one rank, for inputs that were never in the run.
+
+Prints the losses of all ranks, which must be the same however it is watched.
 """
 
 import gc
@@ -14,49 +18,108 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
+WORDS, WIDTH, LENGTH = 24, 16, 12
+
 
 class Net(nn.Module):
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, *, is_right: bool) -> None:
         super().__init__()
-        self.up, self.down, self.kind = nn.Linear(6, 8), nn.Linear(8, 3), kind
+        self.up, self.down, self.kind, self.is_right = nn.Linear(6, 8), nn.Linear(8, 3), kind, is_right
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         h = self.up(x).relu()
-        if self.kind == "ddp":
-            h = h - h.mean(0)
         if self.kind == "synced":
-            mean = h.detach().mean(0)
-            dist.all_reduce(mean)
-            h = h - mean / dist.get_world_size()
+            scale = h.detach().abs().amax() if self.is_right else h.detach().mean(0)
+            dist.all_reduce(scale)
+            h = h * 0.5 if self.is_right else h - scale / dist.get_world_size()
+        elif not self.is_right:
+            h = h - h.mean(0)
         return self.down(h)
 
 
-def wrapped(kind: str) -> nn.Module:
-    net, n = Net(kind), dist.get_world_size()
-    if kind == "fsdp":
+class Gathered(torch.autograd.Function):
+    """The sequence of all ranks; each gets the gradient of its part from all."""
+
+    @staticmethod
+    def forward(ctx, part):
+        parts = [torch.empty_like(part) for _ in range(dist.get_world_size())]
+        dist.all_gather(parts, part.contiguous())
+        return torch.cat(parts, 1)
+
+    @staticmethod
+    def backward(ctx, gradient):
+        total = gradient.clone(memory_format=torch.contiguous_format)
+        dist.all_reduce(total)
+        return total.chunk(dist.get_world_size(), 1)[dist.get_rank()]
+
+
+class Texts(nn.Module):
+    def __init__(self, kind: str, *, is_right: bool) -> None:
+        super().__init__()
+        self.kind, self.is_right, self.seen = kind, is_right, []
+        self.embed, self.up = nn.Embedding(WORDS, WIDTH), nn.Linear(WIDTH, 2 * WIDTH)
+        self.q, self.k, self.v = (nn.Linear(WIDTH, WIDTH) for _ in range(3))
+        self.down, self.head = nn.Linear(2 * WIDTH, WIDTH), nn.Linear(WIDTH, WORDS)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        if self.kind == "refuses" and dist.get_rank() == 1 and not torch.is_inference_mode_enabled():
+            if len(self.seen) > 3:  # it has done more forwards than the steps of the run
+                raise ValueError("these are not the tokens of this step")
+            self.seen.append(1)
+        h = self.embed(tokens)
+        q, k, v = self.q(h), self.k(h), self.v(h)
+        first = 0
+        if self.kind == "cp":
+            first = dist.get_rank() * tokens.shape[1]
+            k, v = Gathered.apply(k), Gathered.apply(v)
+        places = torch.arange(k.shape[1])
+        hidden = places[None, :] > first + torch.arange(tokens.shape[1])[:, None]
+        scores = q @ k.transpose(1, 2) / WIDTH**0.5
+        if self.is_right:
+            scores = scores.masked_fill(hidden, float("-inf"))
+        h = h + scores.softmax(-1) @ v
+        return self.head(h + self.down(self.up(h).relu()))
+
+
+def wrapped(kind: str, *, is_right: bool) -> nn.Module:
+    n = dist.get_world_size()
+    if kind in ("ddp", "synced"):
+        return DistributedDataParallel(Net(kind, is_right=is_right))
+    net = Texts(kind, is_right=is_right)
+    if kind in ("fsdp", "refuses"):
+        fully_shard(net.up)
         return fully_shard(net, mesh=init_device_mesh("cpu", (n,)))
     if kind == "tp":
         plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
         return parallelize_module(net, init_device_mesh("cpu", (n,), mesh_dim_names=("tp",)), plan)
-    return DistributedDataParallel(net)
+    return net
 
 
-def main(kind: str) -> None:
+def main(kind: str, *, is_right: bool) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
-    rank = dist.get_rank()
+    rank, n = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(0)
-    model = wrapped(kind)
+    model = wrapped(kind, is_right=is_right)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    generator = torch.Generator().manual_seed(0 if kind == "tp" else rank)
+    generator = torch.Generator().manual_seed(0 if kind in ("tp", "cp") else rank)
     for step in range(4):
-        x, y = torch.randn(8, 6, generator=generator), torch.randint(0, 3, (8,), generator=generator)
-        loss = nn.functional.cross_entropy(model(x), y)
+        if kind in ("ddp", "synced"):
+            x, y = torch.randn(8, 6, generator=generator), torch.randint(0, 3, (8,), generator=generator)
+        else:
+            texts = torch.randint(0, WORDS, (6, LENGTH + 1), generator=generator)
+            x, y = texts[:, :-1], texts[:, 1:]
+        if kind == "cp":
+            x, y = (each.chunk(n, 1)[rank] for each in (x, y))
+        loss = nn.functional.cross_entropy(model(x).flatten(0, -2), y.flatten())
         optimizer.zero_grad()
         loss.backward()
+        if kind == "cp":
+            for parameter in model.parameters():
+                dist.all_reduce(parameter.grad)
+                parameter.grad /= n
         optimizer.step()
-        if rank == 0:
-            print(step, loss.item(), flush=True)
+        print(f"{rank} {step} {loss.item()!r}\n", end="", flush=True)
     del model, optimizer
     gc.collect()
     dist.barrier()
@@ -64,4 +127,4 @@ def main(kind: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], is_right=sys.argv[2] == "right")

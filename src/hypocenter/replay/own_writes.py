@@ -15,6 +15,7 @@ from hypocenter.replay.impossible import ReplayImpossible
 from hypocenter.tap.dispatch import Mode, declared, is_mutable, name_of
 from hypocenter.tap.tape import storage_of
 
+_FSDP = "fsdp"  # namespace of operators that fill parameters, which it lets go of again: see `sharded.put_back`
 _MAKES = frozenset({"aten.lift_fresh.default", "aten.lift.default"})  # they give back what Python has just made
 
 
@@ -34,7 +35,7 @@ class OwnWrites(Mode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if is_mutable(func):
+        if is_mutable(func) and func.namespace != _FSDP:
             self._look(func, args, kwargs)
         result = func(*args, **kwargs)
         made = {key for t in _tensors(result) if (key := storage_of(t))} - self._own
