@@ -93,7 +93,8 @@ class Channel:
             raise ReplayImpossible(LOST)
         self.n_failures += 1
         self._groups = groups
-        self._replayer.renew(groups)
+        with self._listened():
+            self._replayer.renew(groups)
         return False
 
     def is_true_for_any(self, own: bool) -> bool:

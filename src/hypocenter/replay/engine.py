@@ -102,8 +102,14 @@ class Replayer:
             self._own_groups = self._whole = None
 
     def renew(self, groups: OwnGroups) -> None:
-        """Go on over other groups: the last ones were broken off on some rank. To be called inside of `together`."""
+        """Go on over other groups: the last ones were broken off on some rank. To be called inside of `together`.
+
+        Raises:
+            RuntimeError: another rank did not come.
+        """
         self._own_groups = groups
+        if self._whole is not None:
+            self._whole.agree(groups, self._whole.limit_bytes)
 
     def parameters(self, names: NameMap) -> list[tuple[str, torch.nn.Parameter]]:
         """Return the parameters whose gradients a replay gives, with names; of sharded ones the full tensors."""
@@ -450,9 +456,7 @@ class Replayer:
             ReplayImpossible: with the reason.
         """
         events = self._tape.slice(microbatch)
-        if why := self.why_not(microbatch) or (
-            "its parameters are made whole only for a moment" if self._whole else ""
-        ):
+        if why := self.why_not(microbatch):
             raise ReplayImpossible(why)
         modules, slots = _modules_of(event for _, event in events), dict[int, torch.Tensor]()
         buffers = OwnBuffers((p for module in modules for p in module.parameters()), for_all=False)
@@ -503,6 +507,9 @@ class Replayer:
             stack.enter_context(self._paused())
             stack.enter_context(_tables_as_they_were(parts, gathered))
             stack.enter_context(_modules_as_they_were(iter(events)))
+            whole = self._whole if groups is not None else None
+            if whole is not None:
+                stack.enter_context(whole.in_place())
             stack.enter_context(alone.without_wrappers_hooks(event.function for event in events))
             stack.enter_context(Eagerly(parts))
             if context is not None:
@@ -515,6 +522,8 @@ class Replayer:
             stack.enter_context(kept_in_bounds(events, parts, is_changed=is_changed))
             if mode is not None:
                 stack.enter_context(mode)
+            if whole is not None:
+                stack.enter_context(whole.on_demand(_nobody))
             yield put_back
 
     def run_modules(

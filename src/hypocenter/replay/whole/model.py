@@ -71,6 +71,7 @@ class Whole:
         for part in self._parts:
             if groups is not None and part.group is not None:
                 groups.twin(part.group)
+        self.limit_bytes = limit_bytes
         self._gathering = Gathering(self._parts, groups, limit_bytes)
 
     def tensor(self, tensor: torch.Tensor) -> torch.Tensor:

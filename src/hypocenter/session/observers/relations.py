@@ -42,6 +42,7 @@ AUTO = "auto"
 WAIT = 3  # updates, at which what has no gradient must have none
 OPTIMIZERS = 4  # whose second update is due
 MOST_RANKS, MOST_BYTES = 64, 1 << 28  # that look together; of their parameters, which are gathered over the host
+MOST_IN_VAIN = 3  # looks on all ranks in which nothing could be asked
 FREE_S = 1.0  # what it may take by default until all was asked once
 
 
@@ -78,6 +79,7 @@ class Relations(Observer):
         self._earlier, self._has_loop = Earlier(), True
         self._is_next = False  # the next step may be looked at
         self._next = 0, self._is_due(0)  # a step, and whether it is due
+        self._in_vain: list[str] = []  # why nothing could be asked in looks on all ranks
         self._is_planned = False  # this step, by the schedule alone
 
     def attach(self) -> Callable[[], None]:
@@ -163,6 +165,7 @@ class Relations(Observer):
         if is_first and not why:
             has_time = left_s > 0.0 and now - before <= 4 * left_s
             why = self._why_not_together(update) or ("" if has_time else "there was no time for it")
+            why = why or (self._in_vain[-1] if len(self._in_vain) == MOST_IN_VAIN else "")
         with self._spending(now):
             looked = look_together(
                 self.context, update, lambda: self._subject(update, left_s), lambda s: look(s, self._chosen()), why
@@ -171,6 +174,8 @@ class Relations(Observer):
                 self._take(looked, update)
             if isinstance(looked, Looked):
                 self._asked_once(looked, now)
+                if not looked.held and not looked.broken:
+                    self._in_vain.append(next(iter(looked.not_asked.values()), ""))
 
     def _take(self, looked: Looked | str, update: Update) -> None:
         """Note what was found, or why nothing was asked."""

@@ -36,7 +36,6 @@ def look_together(
     problem: Exception | None = None
     try:
         with replayer.together(groups) as whole:
-            why = why or ("its parameters are made whole only for a moment (FSDP1, ZeRO stage 3)" if whole else "")
             why = why or replayer.why_not(update.microbatches[-1])
             if not why:
                 try:
