@@ -1,8 +1,9 @@
-"""A few steps of a model on some ranks, as the arguments say: how it is spread, and whether it is `right`.
+"""A few steps of a model on some ranks: how it is spread, and whether it is `right`, as the arguments say.
 
-`ddp`, and `synced` with a collective in forward: a net whose fault is a mean over the batch. `fsdp`, `tp`, and `cp` with
-keys and values of all ranks: a small text model whose fault is that attention sees what comes. `refuses`: `fsdp` with a
-model that raises on one rank wherever it is not the loop that calls it.
+`ddp`, and `synced` with a collective in forward: a net whose fault is a mean over the batch. `fsdp`, `fsdp1`, `tp`, and
+`cp` with keys and values of all ranks: a small text model whose fault is that attention sees what comes. `clip`: two
+towers whose features are compared with those of all ranks; their fault is that each rank takes its own for the first.
+`refuses`: `fsdp` with a model that raises on one rank wherever it is not the loop that calls it.
 
 Prints the losses of all ranks, which must be the same however it is watched.
 """
@@ -38,20 +39,42 @@ class Net(nn.Module):
         return self.down(h)
 
 
+class Towers(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(6, 8), nn.Linear(6, 8)
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return nn.functional.normalize(self.one(x), dim=1), nn.functional.normalize(self.other(y), dim=1)
+
+
+class Compared(nn.Module):
+    """What is in one row belongs together, among those of all ranks."""
+
+    def __init__(self, first: int) -> None:
+        super().__init__()
+        self.first = first
+
+    def forward(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        labels = self.first * len(x) + torch.arange(len(x))
+        return nn.functional.cross_entropy(5 * x @ Gathered.apply(y, 0).T, labels)
+
+
 class Gathered(torch.autograd.Function):
-    """The sequence of all ranks; each gets the gradient of its part from all."""
+    """The parts of all ranks; each gets the gradient of its own from all."""
 
     @staticmethod
-    def forward(ctx, part):
+    def forward(ctx, part, dim):
+        ctx.dim = dim
         parts = [torch.empty_like(part) for _ in range(dist.get_world_size())]
         dist.all_gather(parts, part.contiguous())
-        return torch.cat(parts, 1)
+        return torch.cat(parts, dim)
 
     @staticmethod
     def backward(ctx, gradient):
         total = gradient.clone(memory_format=torch.contiguous_format)
         dist.all_reduce(total)
-        return total.chunk(dist.get_world_size(), 1)[dist.get_rank()]
+        return total.chunk(dist.get_world_size(), ctx.dim)[dist.get_rank()], None
 
 
 class Texts(nn.Module):
@@ -70,7 +93,7 @@ class Texts(nn.Module):
         first = 0
         if self.kind == "cp":
             first = dist.get_rank() * tokens.shape[1]
-            k, v = Gathered.apply(k), Gathered.apply(v)
+            k, v = Gathered.apply(k, 1), Gathered.apply(v, 1)
         places = torch.arange(k.shape[1])
         hidden = places[None, :] > first + torch.arange(tokens.shape[1])[:, None]
         scores = q @ k.transpose(1, 2) / WIDTH**0.5
@@ -84,6 +107,8 @@ def wrapped(kind: str, *, is_right: bool) -> nn.Module:
     n = dist.get_world_size()
     if kind in ("ddp", "synced"):
         return DistributedDataParallel(Net(kind, is_right=is_right))
+    if kind == "clip":
+        return DistributedDataParallel(Towers())
     net = Texts(kind, is_right=is_right)
     if kind == "fsdp1":
         return FullyShardedDataParallel(net, device_id=torch.device("cpu"))
@@ -103,9 +128,13 @@ def main(kind: str, *, is_right: bool) -> None:
     torch.manual_seed(0)
     model = wrapped(kind, is_right=is_right)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    compared = Compared(rank if is_right else 0)
     generator = torch.Generator().manual_seed(0 if kind in ("tp", "cp") else rank)
     for step in range(4):
-        if kind in ("ddp", "synced"):
+        if kind == "clip":
+            x = torch.randn(8, 6, generator=generator)
+            y = x.flip(1)
+        elif kind in ("ddp", "synced"):
             x, y = torch.randn(8, 6, generator=generator), torch.randint(0, 3, (8,), generator=generator)
         else:
             texts = torch.randint(0, WORDS, (6, LENGTH + 1), generator=generator)
@@ -113,9 +142,12 @@ def main(kind: str, *, is_right: bool) -> None:
         if kind == "cp":
             x, y = (each.chunk(n, 1)[rank] for each in (x, y))
         CALLED_BY_LOOP.append(step)
-        logits = model(x)
+        given = model(x, y) if kind == "clip" else model(x)
         CALLED_BY_LOOP.clear()
-        loss = nn.functional.cross_entropy(logits.flatten(0, -2), y.flatten())
+        if kind == "clip":
+            loss = compared(*given)
+        else:
+            loss = nn.functional.cross_entropy(given.flatten(0, -2), y.flatten())
         optimizer.zero_grad()
         loss.backward()
         if kind == "cp":

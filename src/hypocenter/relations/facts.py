@@ -87,7 +87,7 @@ def facts_of(subject: Subject, listener: Listener | None = None) -> Facts:
         if listener is not None:
             listener.take(ran)
         try:
-            grads.update(_gradients(ran))
+            grads.update(gradients_of(ran))
         except CannotTell as error:
             why.append(error)
 
@@ -139,7 +139,7 @@ def _grows(slopes: Tensor, along: Tensor) -> bool:
     return bool((ordered.diff() >= -_ROUNDING * slopes.abs().max()).all())
 
 
-def _gradients(ran: Ran) -> dict[Key, Tensor]:
+def gradients_of(ran: Ran) -> dict[Key, Tensor]:
     """Return gradients of outputs that the loss is made of: of outermost modules if any, else of the last inner one."""
     loss = next((v for v in ran.losses if v.requires_grad), None)
     if loss is None:

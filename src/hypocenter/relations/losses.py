@@ -28,6 +28,7 @@ class Found:
         source: the line.
         size: relative error of a backward; 0: of another kind.
         parameters: names of those that have no gradient because of it.
+        was_asked: at an earlier look, and was not so.
     """
 
     code: str
@@ -36,6 +37,7 @@ class Found:
     source: Source | None = None
     size: float = 0.0
     parameters: tuple[str, ...] = ()
+    was_asked: bool = True
 
 
 class OfLoss:

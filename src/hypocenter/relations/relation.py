@@ -114,6 +114,7 @@ class Relation:
     is_on_request: bool = False
 
 
+PARTS_OF_SAMPLES = "ranks hold parts of the same samples"
 RELATIONS: Catalogue[Relation] = Catalogue("hypocenter.relations.catalogue", "hypocenter.relations")
 
 
@@ -153,8 +154,7 @@ def on_all_ranks(told: Trial, taken: Tensor, subject: Subject) -> list[Trial]:
 
     Where ranks hold parts of the same samples (of a text, of features), a sample is changed on all of them.
     """
-    excuse = "ranks hold parts of the same samples"
-    return [] if subject.lead is None else [replace(told, taken=taken, excuse=excuse)]
+    return [] if subject.lead is None else [replace(told, taken=taken, excuse=PARTS_OF_SAMPLES)]
 
 
 def moved(trial: Trial, facts: Facts, now: Ran, before: Ran | None = None) -> float | None:

@@ -112,6 +112,7 @@ class Change:
     rows: Rows | None
     is_embedded: bool
     taken: Tensor | None
+    goes_back: bool
 
 
 class Lead(Protocol):
@@ -125,9 +126,12 @@ class Lead(Protocol):
         """
         ...
 
-    def alone(self, ran: Ran) -> contextlib.AbstractContextManager[None]:
-        """Return a context for what is asked of the finished forward, in which the others take no part."""
-        ...
+
+def without_hooks(ran: Ran) -> None:
+    """Take off what FSDP2 hangs on the outputs of a forward: who goes back to them only need not gather anything."""
+    for output in ran.outputs.values():
+        if output._backward_hooks:
+            output._backward_hooks.clear()
 
 
 class Subject:
@@ -301,7 +305,7 @@ class Subject:
 
     def run(
         self, changed: Mapping[Place, Tensor] | None = None, *, keeps: bool = False, way: Way = AS_IT_WAS,
-        rows: Rows | None = None, is_embedded: bool = False, then: Callable[[Ran], None] = lambda _: None,
+        rows: Rows | None = None, is_embedded: bool = False, then: Callable[[Ran], None] | None = None,
         beside: contextlib.AbstractContextManager[Any] | None = None, taken: Tensor | None = None,
     ) -> Ran:  # fmt: skip
         """Run forward and loss again, and return what came out, without a graph.
@@ -312,7 +316,7 @@ class Subject:
             way: how it is done.
             rows: the samples that it is done with.
             is_embedded: the changed inputs stay, and only embeddings look up the others.
-            then: told of it while the graph is there.
+            then: told of it while the graph is there; it goes back from the loss to the outputs.
             beside: entered around all of it, where nothing else of ours listens.
             taken: of each sample which one's inputs it takes here, and on all other ranks, too.
 
@@ -352,7 +356,9 @@ class Subject:
             ran.buffers, ran.attributes = (self._buffers(), self._plain()) if keeps else ({}, {})
             ran.has_drawn = around.rng is not None and has_drawn(around.rng)
             ran.is_evaluated = not any(each.training for root in self.modules for each in root.modules())
-            with contextlib.nullcontext() if self.lead is None else self.lead.alone(ran):
+            if self.lead is not None:
+                without_hooks(ran)
+            if then is not None:
                 then(ran)
 
         around = _Around(
@@ -360,7 +366,7 @@ class Subject:
         )
         together = contextlib.nullcontext()
         if self.lead is not None:
-            together = self.lead.forward(Change(changed or {}, way, rows, is_embedded, taken))
+            together = self.lead.forward(Change(changed or {}, way, rows, is_embedded, taken, then is not None))
         with together, torch.enable_grad(), heard.listening():
             self._replayer.forward(self._microbatch, made_of, around, gather, rows)
         ran.outputs = {key: self._thinned(key, value) for key, value in ran.outputs.items()}

@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from hypocenter.relations.subject import Change, Given, Place, Ran, Subject, Way
-from hypocenter.replay.alone import NoCollectives
+from hypocenter.relations.facts import gradients_of
+from hypocenter.relations.subject import Change, Given, Place, Ran, Subject, Way, without_hooks
 from hypocenter.replay.batch_rows import Rows
 from hypocenter.replay.engine import Replayer
 from hypocenter.replay.impossible import ReplayImpossible
@@ -47,26 +47,26 @@ class Channel:
         self.n_failures = 0
         self.is_lost = False
 
-    def tell(self, words: dict[str, Any], values: Sequence[Tensor] = ()) -> None:
-        """Tell the other ranks something, and send them tensors."""
+    def tell(self, words: dict[str, Any], values: Sequence[Tensor] = (), root: int = 0) -> None:
+        """Tell the other ranks something, and send them tensors. `root` is this rank."""
         described = [[str(each.dtype).removeprefix("torch."), [*each.shape]] for each in values]
         text = json.dumps({**words, "values": described}).encode()
         if len(text) > _WORDS:
             raise ReplayImpossible("a change of so many inputs is not told to other ranks")
         with self._listened():
-            self._groups.from_first(torch.tensor([*text.ljust(_WORDS)], dtype=torch.uint8, device="cpu"))
+            self._groups.from_rank(root, torch.tensor([*text.ljust(_WORDS)], dtype=torch.uint8, device="cpu"))
             for each in values:
-                self._groups.from_first(_bytes_of(each))
+                self._groups.from_rank(root, bytes_of(each))
 
-    def hear(self) -> tuple[dict[str, Any], list[Tensor]]:
-        """Return what the first rank tells."""
+    def hear(self, root: int = 0) -> tuple[dict[str, Any], list[Tensor]]:
+        """Return what one rank tells: words, and tensors on the host."""
         with self._listened():
             text = torch.empty(_WORDS, dtype=torch.uint8, device="cpu")
-            self._groups.from_first(text)
+            self._groups.from_rank(root, text)
             words: dict[str, Any] = json.loads(bytes(text.tolist()))
             values = [torch.empty(shape, dtype=getattr(torch, kind), device="cpu") for kind, shape in words["values"]]
             for each in values:
-                self._groups.from_first(_bytes_of(each))
+                self._groups.from_rank(root, bytes_of(each))
         return words, values
 
     @contextlib.contextmanager
@@ -123,7 +123,7 @@ class Leader:
 
     def __init__(self, channel: Channel, subject: Subject) -> None:
         self._channel, self._subject = channel, subject
-        channel.tell({"given": _digests(subject.given)})
+        channel.tell({"given": digests_of(subject.given)})
         self._are_all_alike = not channel.is_true_for_any(False)
 
     @contextlib.contextmanager
@@ -155,6 +155,7 @@ class Leader:
         words: dict[str, Any] = {
             "changed": numbers, "seed": change.way.seed, "is_evaluated": change.way.is_evaluated,
             "is_embedded": change.is_embedded, "is_taken": change.taken is not None,
+            "goes_back": change.goes_back,
         }  # fmt: skip
         values = [value for *_, value in changed]
         if change.taken is not None:
@@ -164,35 +165,28 @@ class Leader:
             values.append(change.rows.kept)
         return words, values
 
-    @contextlib.contextmanager
-    def alone(self, ran: Ran) -> Generator[None, None, None]:
-        """Keep what is asked of the finished forward from other ranks: what FSDP2 hangs on outputs would gather."""
-        for output in ran.outputs.values():
-            if output._backward_hooks:
-                output._backward_hooks.clear()
-        with NoCollectives():
-            yield
-
-    def end(self) -> None:
-        """Tell the others that this was all."""
+    def end(self, *, may_exchange: bool) -> None:
+        """Tell the others that this was all, and whether micro-batches may be exchanged now."""
         if not self._channel.is_lost:
-            with contextlib.suppress(ReplayImpossible):
-                self._channel.tell({"is_over": True})
+            self._channel.tell({"is_over": True, "may_exchange": may_exchange})
 
 
-def follow(channel: Channel, subject: Subject) -> None:
+def follow(channel: Channel, subject: Subject) -> bool:
     """Do each forward that the first rank tells of, until it says that it was the last.
+
+    Returns:
+        Whether micro-batches may be exchanged now.
 
     Raises:
         ReplayImpossible: it does not answer any more.
     """
     words, _ = channel.hear()
-    is_alike = words["given"] == _digests(subject.given)
+    is_alike = words["given"] == digests_of(subject.given)
     channel.is_true_for_any(not is_alike)
     while True:
         words, values = channel.hear()
         if words.get("is_over"):
-            return
+            return bool(words["may_exchange"])
         came_through = False
         with contextlib.suppress(Exception):  # of the user's own code: all ranks are told
             _run(subject, words, values, is_alike=is_alike)
@@ -217,21 +211,28 @@ def _run(subject: Subject, words: dict[str, Any], values: list[Tensor], *, is_al
             each.place: each.tensor.index_select(0, taken.to(each.tensor.device))
             for each in subject.of_model if each.tensor.shape[:1] == taken.shape
         }  # fmt: skip
-    subject.run(changed, way=way, rows=rows, is_embedded=words["is_embedded"] and is_alike)
+    then = _go_back if words["goes_back"] else None
+    subject.run(changed, way=way, rows=rows, is_embedded=words["is_embedded"] and is_alike, then=then)
 
 
-def _digests(given: Sequence[Given]) -> list[str]:
+def _go_back(ran: Ran) -> None:
+    """Do the backward that the first rank does: the loss may have gathered what all ranks have."""
+    without_hooks(ran)
+    gradients_of(ran)
+
+
+def digests_of(given: Sequence[Given]) -> list[str]:
     """Return a digest of each input: where it is given, its format, shape and values."""
     return [
         hashlib.sha1(
             repr((each.place, str(each.tensor.dtype), tuple(each.tensor.shape))).encode()
-            + _bytes_of(each.tensor).numpy().tobytes(),
+            + bytes_of(each.tensor).numpy().tobytes(),
             usedforsecurity=False,
         ).hexdigest()[:16]
         for each in given
     ]  # fmt: skip
 
 
-def _bytes_of(tensor: Tensor) -> Tensor:
+def bytes_of(tensor: Tensor) -> Tensor:
     """Return its values as bytes on the host; of one that lies there in one piece, the same memory."""
     return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)

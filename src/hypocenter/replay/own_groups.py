@@ -63,10 +63,10 @@ class OwnGroups:
             self._twins[name] = (twin, own_name)
         return self._twins[name]
 
-    def from_first(self, tensor: torch.Tensor) -> None:
-        """Fill a tensor on the host, of the same size on all ranks of the job, with what the first one has in it."""
+    def from_rank(self, root: int, tensor: torch.Tensor) -> None:
+        """Fill a tensor on the host, of the same size on all ranks of the job, with what one of them has in it."""
         options = _c10d.BroadcastOptions()
-        options.rootRank, options.timeout = 0, self._timeout
+        options.rootRank, options.timeout = root, self._timeout
         self.twin(torch.distributed.distributed_c10d._get_default_group())[0].broadcast([tensor], options).wait()
 
     def close(self) -> None:

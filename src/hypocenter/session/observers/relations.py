@@ -23,6 +23,7 @@ from hypocenter.detect import relation_rows as rows
 from hypocenter.nouns import Reading
 from hypocenter.relations.check import Broken, Looked, look
 from hypocenter.relations.earlier import Earlier
+from hypocenter.relations.exchanged import Before
 from hypocenter.relations.loop import look_at_loop
 from hypocenter.relations.loop_again import Again
 from hypocenter.relations.losses import Found
@@ -79,6 +80,7 @@ class Relations(Observer):
         self._earlier, self._has_loop = Earlier(), True
         self._is_next = False  # the next step may be looked at
         self._next = 0, self._is_due(0)  # a step, and whether it is due
+        self._given_before = Before()  # at looks on all ranks
         self._in_vain: list[str] = []  # why nothing could be asked in looks on all ranks
         self._is_planned = False  # this step, by the schedule alone
 
@@ -168,8 +170,9 @@ class Relations(Observer):
             why = why or (self._in_vain[-1] if len(self._in_vain) == MOST_IN_VAIN else "")
         with self._spending(now):
             looked = look_together(
-                self.context, update, lambda: self._subject(update, left_s), lambda s: look(s, self._chosen()), why
-            )
+                self.context, update, lambda: self._subject(update, left_s), lambda s: look(s, self._chosen()), why,
+                self._given_before,
+            )  # fmt: skip
             if is_first:
                 self._take(looked, update)
             if isinstance(looked, Looked):
@@ -361,7 +364,7 @@ class Relations(Observer):
 
     def _dated(self, found: Found) -> Found:
         """Return it with the last step at which it was not seen."""
-        if self._looked is None:
+        if self._looked is None or not found.was_asked:
             return found
         why = f"{found.wrong.why}; it was not seen at step {self._looked}"
         return replace(found, wrong=replace(found.wrong, why=why))

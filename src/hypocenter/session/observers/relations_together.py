@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from hypocenter.relations.check import Looked
+from hypocenter.relations.exchanged import Before, exchanged
+from hypocenter.relations.relation import PARTS_OF_SAMPLES
 from hypocenter.relations.subject import Subject
 from hypocenter.relations.together import LOST, Channel, Leader, follow
 from hypocenter.replay.impossible import ReplayImpossible
@@ -14,13 +16,19 @@ from hypocenter.session.observer import Context, Update
 
 
 def look_together(
-    context: Context, update: Update, subject_of: Callable[[], Subject], ask: Callable[[Subject], Looked], why: str
+    context: Context,
+    update: Update,
+    subject_of: Callable[[], Subject],
+    ask: Callable[[Subject], Looked],
+    why: str,
+    before: Before,
 ) -> Looked | str:
     """Let all ranks look at relations of the last micro-batch. To be called on all of them at the same boundary.
 
     Args:
         subject_of: makes it of the micro-batch of this rank.
         ask: on the first rank.
+        before: what this rank was given at the look before.
         why: nothing can be asked on this rank; "": something can.
 
     Returns:
@@ -46,10 +54,12 @@ def look_together(
             if agreement.why_not or subject is None:
                 return agreement.why_not or why
             try:
-                if context.rank()[0] == 0:
-                    looked = _led(channel, subject, ask)
-                else:
-                    follow(channel, subject)
+                rank = context.rank()[0]
+                looked = _led(channel, subject, ask) if rank == 0 else ""
+                is_asked = _may_exchange(looked) if isinstance(looked, Looked) else follow(channel, subject)
+                found = exchanged(channel, subject, rank, before, is_asked=is_asked)
+                if found is not None and isinstance(looked, Looked):
+                    looked.losses.append(found)
             except Exception as error:  # the others are still to be told
                 problem = error
             if channel.is_true_for_any(problem is not None):
@@ -60,8 +70,17 @@ def look_together(
 
 
 def _led(channel: Channel, subject: Subject, ask: Callable[[Subject], Looked]) -> Looked:
+    """Ask; whatever comes of it, the others are told that it is over."""
     subject.lead = leader = Leader(channel, subject)
+    looked = None
     try:
-        return ask(subject)
+        looked = ask(subject)
+        return looked
     finally:
-        leader.end()
+        subject.lead = None
+        leader.end(may_exchange=looked is not None and _may_exchange(looked))
+
+
+def _may_exchange(looked: Looked) -> bool:
+    """Return whether ranks are known to hold samples of their own, and not parts of the same ones."""
+    return "samples" in looked.held and PARTS_OF_SAMPLES not in looked.notes
