@@ -126,11 +126,11 @@ class Relations(Observer):
         self._is_next = not self._is_off and (self._next[1] or (self._is_auto and n_updates == 1))
         council = self.context.council
         is_together = council.waits and council.meets_at(update.step)
-        if self._is_off or (self._is_auto and update.step == 0):
+        if self._is_auto and update.step == 0:
             return
         if is_together and self._is_planned:
             self._look_together(update, now, before)
-        if is_together or not (is_first_look or is_due):
+        if self._is_off or is_together or not (is_first_look or is_due):
             return
         if not update.microbatches or update.skipped or not update.check.is_finite or self.context.rank()[0] != 0:
             return
@@ -164,6 +164,7 @@ class Relations(Observer):
         left_s, is_first = self._left_s(now), self.context.rank()[0] == 0
         is_healthy = bool(update.microbatches) and not update.skipped and update.check.is_finite
         why = "" if is_healthy else "this step is not healthy"
+        why = "it has failed before" if self._is_off else why  # all ranks come here all the same
         if is_first and not why:
             has_time = left_s > 0.0 and now - before <= 4 * left_s
             why = self._why_not_together(update) or ("" if has_time else "there was no time for it")
