@@ -134,7 +134,9 @@ def _are_near(some: Sequence[Tensor], others: Sequence[Tensor]) -> bool:
 def _weights_of(subject: Subject) -> str:
     """Return a digest of what must be the same on both ranks: all parameters, and buffers, that are whole here."""
     with torch.no_grad():
-        held = {id(t): t for m in subject.modules for t in (*m.parameters(), *m.buffers())}
+        parts = [part for module in subject.modules for part in module.modules()]
+        tables = [table for part in parts for table in (part._parameters, part._buffers)]
+        held = {id(t): t for table in tables for t in table.values() if t is not None}
         sums = [
             t.detach().double().sum() for t in held.values()
             if not hasattr(t, "to_local") and t.layout == torch.strided and not t.is_complex() and t.numel()

@@ -75,7 +75,7 @@ class Relations(Observer):
         self._looked: int | None = None  # the last step at which the loss was looked at
         self._said: tuple[str, ...] = ()
         self._is_known_once = False  # all that can be asked was asked
-        self._is_off = False
+        self._off = ""  # why nothing is looked at any more
         self._loop: LoopTape | None = None  # what the program's own code computes in the step under way, if it is due
         self._earlier, self._has_loop = Earlier(), True
         self._is_next = False  # the next step may be looked at
@@ -123,14 +123,14 @@ class Relations(Observer):
         is_grown = may_grow and are_longer(self._shapes(), self._longest)
         self._is_planned = self._is_due_at(update.step)
         is_due = self._is_planned or is_grown
-        self._is_next = not self._is_off and (self._next[1] or (self._is_auto and n_updates == 1))
+        self._is_next = not self._off and (self._next[1] or (self._is_auto and n_updates == 1))
         council = self.context.council
         is_together = council.waits and council.meets_at(update.step)
         if self._is_auto and update.step == 0:
             return
         if is_together and self._is_planned:
             self._look_together(update, now, before)
-        if self._is_off or is_together or not (is_first_look or is_due):
+        if self._off or is_together or not (is_first_look or is_due):
             return
         if not update.microbatches or update.skipped or not update.check.is_finite or self.context.rank()[0] != 0:
             return
@@ -164,7 +164,7 @@ class Relations(Observer):
         left_s, is_first = self._left_s(now), self.context.rank()[0] == 0
         is_healthy = bool(update.microbatches) and not update.skipped and update.check.is_finite
         why = "" if is_healthy else "this step is not healthy"
-        why = "it has failed before" if self._is_off else why  # all ranks come here all the same
+        why = self._off or why  # all ranks come here all the same
         if is_first and not why:
             has_time = left_s > 0.0 and now - before <= 4 * left_s
             why = self._why_not_together(update) or ("" if has_time else "there was no time for it")
@@ -255,7 +255,7 @@ class Relations(Observer):
         return found
 
     def _give_up(self, why: str) -> None:
-        self._is_off = True
+        self._off = why
         if not self._is_auto:
             self.context.warn(f"relations are not looked at any more: {why}")
 
