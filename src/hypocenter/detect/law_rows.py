@@ -155,6 +155,12 @@ How a gradient is off:
                                           values into are something else at the first update
     site <parameter>, port `not_brought_back`  so many of `call` that `load_state_dict` at `source` was given lie where
                                           its own lie, and have changed since `state_dict` gave them
+    site <module>.<name>, port `not_saved`  no checkpoint holds it, nothing has set it since `load_state_dict` at
+                                          `source` put another model's weights here, and with the value that it had
+                                          there the loss of the last micro-batch is another; the number: how many are
+                                          like it; `module`: "buffer" or "attribute"; `names`: its value there and here
+                                          (of the first element that differs), the loss here, and with all values of
+                                          there
     site `laws`, port `same_order`        so many passes in a row the sampler `module` has drawn the order of the first
     site <parameter>, port `two_hands`    at updates in a row, which began so many steps ago, two optimizers (`op`) have
                                           moved it by the same gradient; `call`: how many are like it
@@ -249,7 +255,7 @@ CLIPPED_IN_VAIN, CLIPPED_IN_PART, STATE_LOST = "clipped_in_vain", "clipped_in_pa
 CLIPPED_EARLY, CLIPPED_EACH = "clipped_early", "clipped_each"
 WHOLE = "once whole"
 IN_EVALUATION, RETURNED = "in_evaluation", "returned"
-WRITTEN_OVER, NOT_BROUGHT_BACK = "written_over", "not_brought_back"
+WRITTEN_OVER, NOT_BROUGHT_BACK, NOT_SAVED = "written_over", "not_brought_back", "not_saved"
 PILED, TWO_HANDS, COUNTED, CANCELLED = "piled", "two_hands", "counted", "cancelled"
 ALIKE_WORKERS, DRAWS_AGAIN = "alike_workers", "draws_again"
 SAME_ORDER, FROZEN_MOVES, UNMEASURED = "same_order", "frozen_moves", "unmeasured"

@@ -60,6 +60,7 @@ from hypocenter.session.observers.token_weights import TokenWeights
 from hypocenter.session.observers.trainer_means import TrainerMeans
 from hypocenter.session.observers.two_hands import TwoHands
 from hypocenter.session.observers.unmeasured import Unmeasured
+from hypocenter.session.observers.unsaved import Unsaved
 from hypocenter.session.observers.updates import LostUpdates
 from hypocenter.session.observers.use import Use
 from hypocenter.session.observers.working_copies import WorkingCopies
@@ -104,6 +105,7 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
         Pairs,
         AlikeUnits,
         Loads,
+        Unsaved,
         DataSet,
     ),  # other numbers in each step, labels of its own batch, units of their own, all that was loaded, one data set
     Relations,  # what must not matter, changed

@@ -61,7 +61,7 @@ class Loads(Observer):
     def attach(self) -> Callable[[], None]:
         """Hear of `state_dict` and `load_state_dict` of all modules; returns the undo."""
         undo = contextlib.ExitStack()
-        undo.callback(hear(nn.Module, "load_state_dict", self._begin, like=_load_state_dict))
+        undo.callback(hear(nn.Module, "load_state_dict", self._begin, like=like_load_state_dict))
         undo.callback(hear(nn.Module, "state_dict", self._begin_saving))
         return undo.close
 
@@ -217,4 +217,5 @@ def renamed(missing: Mapping[str, tuple[int, ...]], unexpected: Mapping[str, tup
     return found
 
 
-def _load_state_dict(self: Any, state_dict: Any, strict: bool = True, assign: bool = False) -> None: ...
+def like_load_state_dict(self: Any, state_dict: Any, strict: bool = True, assign: bool = False) -> None:
+    """Take what `load_state_dict` of torch takes."""
