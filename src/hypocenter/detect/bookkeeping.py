@@ -54,7 +54,7 @@ _BY_PORT = pa.array([
     law_rows.CONSTANT, law_rows.OF_ANOTHER, law_rows.NEVER_USED,
     law_rows.CUT_OFF, law_rows.NEVER, law_rows.SAME_DRAWS, law_rows.ALIKE, law_rows.NOT_LOADED, law_rows.CHANGED_AFTER,
     law_rows.WRITTEN_OVER, law_rows.NOT_BROUGHT_BACK, law_rows.NOT_SAVED, law_rows.MOVED, law_rows.FORGETS,
-    law_rows.OWN_AVERAGE, law_rows.OWN_REFERENCE,
+    law_rows.CARRIED,    law_rows.OWN_AVERAGE, law_rows.OWN_REFERENCE,
     law_rows.FROZEN_WRITTEN, law_rows.FROZEN_STATISTICS, law_rows.STATE_OF_ANOTHER, law_rows.GIVEN_CHANGED,
     law_rows.OWN_COPY, law_rows.JOINED, law_rows.DATA_SET,
     law_rows.UNTIED, law_rows.HUNG_TWICE, law_rows.TWO_HANDS, law_rows.COUNTED, law_rows.CANCELLED,

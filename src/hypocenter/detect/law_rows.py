@@ -12,6 +12,10 @@ balance writes none but the first.
                                           the update before had it; `call` as above
     site <parameter>, port `changed`, module `state`: the first parameter of an optimizer that begins without state,
                                           although another one with state has updated it for long; n: its parameters
+    site <module>.<name>, port `carried`  what a step begins from there is what calls without gradients or in evaluation
+                                          have left, the first of them at `source`; so many steps before began with what
+                                          the step before them had left; `module`: the class; `names`: the loss of the
+                                          first micro-batch, and with what the step before had left
     site <parameter>, port `changed`, module `copy`: a weight in whose place an optimizer updates a copy was not what
                                           that copy had become at some looks in a row: the share of those looked at;
                                           `call`: how many steps ago that began
@@ -248,7 +252,7 @@ MISSING, FACTOR, STEP_BEFORE, MICROBATCH, OTHER, TWICE = (
     "twice",
 )
 SCALED = "scaled"  # by the number `op` by which the loss is multiplied
-OPTION, STATE, BIT = "option", "state", "bit"
+OPTION, STATE, BIT, CARRIED = "option", "state", "bit", "carried"
 COPY, ANOTHER = "copy", "another"
 INEXACT, WRAPPED, INDICES = "inexact", "wrapped", "indices"
 CLIPPED_IN_VAIN, CLIPPED_IN_PART, STATE_LOST = "clipped_in_vain", "clipped_in_part", "state_lost"

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -60,6 +61,8 @@ class Context(events.Observed):
     reads_parameters: Callable[[], bool] = lambda: True  # whether the program, outside of modules, may have copied any
     local: LocalNorm = field(default_factory=LocalNorm)  # of gradients before their reduction, for who looks at steps
     recomputed: list[Callable[[torch.nn.Module], None]] = field(default_factory=list)  # told of calls inside backward
+    beginning: list[Callable[[torch.nn.Module, Any], None]] = field(default_factory=list)
+    """Told of each call of an outermost module before it begins, with its positional arguments. Must not raise."""
     directory: Path | None = None  # of the run; None: nowhere to write
 
 

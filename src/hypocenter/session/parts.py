@@ -152,6 +152,7 @@ class Parts:
             framework=TorchFramework(self.sentinel.ride),
             council=self.council,
             recomputed=self.roots.recomputed,
+            beginning=self.roots.beginning,
             after_calls=self.roots.after_calls,
             writer_of=self.roots.user_code.writer_of,
             self_averages=self.roots.user_code.self_averages,

@@ -14,6 +14,7 @@ from hypocenter.session.observers.averages import Averages
 from hypocenter.session.observers.between import Between
 from hypocenter.session.observers.calibration import Calibration
 from hypocenter.session.observers.cancelled import Cancelled
+from hypocenter.session.observers.carried import Carried
 from hypocenter.session.observers.clip_calls import ClipCalls
 from hypocenter.session.observers.clipping import Clipping
 from hypocenter.session.observers.collectives import CollectiveValues
@@ -82,6 +83,7 @@ OBSERVERS: tuple[type[Observer[Any]], ...] = (
     *(Arrivals, TokenWeights, TrainerMeans, Recompute),  # what becomes of the gradient of a micro-batch
     *(
         Between,
+        Carried,
         Audit,
         Divisor,
         HeldBack,

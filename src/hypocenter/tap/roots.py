@@ -63,6 +63,7 @@ class RootTap:
         self._on_root = on_root  # an outermost module that was not seen before
         self._on_begin = on_begin  # an outermost call begins; True: in training, with gradients
         self.recomputed: list[Callable[[torch.nn.Module], None]] = []  # told of each module called inside backward
+        self.beginning: list[Callable[[torch.nn.Module, Any], None]] = []  # of each outermost call, before it begins
         self.on_end: Callable[[bool], None] = lambda _: None  # an outermost call is over; True: in training
         self.on_output: Callable[[torch.nn.Module, Any], None] = _ignore  # the same, once it is on its tape
         self._fail = fail
@@ -138,6 +139,9 @@ class RootTap:
             self._holders[key] = [Ref(holder) for holder in holders_in(module)]
             weakref.finalize(module, self._forget, key).atexit = False
             self._on_root(module)
+        if self.beginning:
+            for tell in list(self.beginning):
+                tell(module, args)
         self._outermost(module)
         if self.prelude.is_full:
             self.user_code.make_room()

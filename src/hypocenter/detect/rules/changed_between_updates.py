@@ -1,9 +1,10 @@
-"""A parameter, or state of the optimizer, is not what the last update left.
+"""A parameter, or state of the optimizer or of the model, is not what the last update left.
 
 What it means
     Between two updates something else has written to a parameter or to the optimizer's state: a load of half a
     checkpoint, a copy of old weights, an average that was swapped in and not back, a state that was made anew, a cast.
-    Training goes on from numbers that no update made.
+    Training goes on from numbers that no update made. Or a recurrent model goes on from the state that an evaluation
+    has left in it, of other samples.
 
 How it is decided
     After an update a sample of the parameters and of all their state is kept and compared, bit by bit, before the next
@@ -17,6 +18,10 @@ How it is decided
     Where an optimizer updates copies of weights or parts of them (ZeRO or masters by hand), a weight that has a
     gradient must be, to rounding, what its copy became in the update before; it counts when it was not three times in
     a row but had been, or stands at another place.
+    A state that a model carries from step to step in an attribute (with a value for each sample) is, when a step
+    begins, the tensor that the last one left, by its memory and version. It counts when it was so at three steps or
+    more and is now what calls without gradients or in evaluation have left, and with what the step before had left the
+    loss is another.
 
 What to do
     Look at the line that is named, or at what runs between the two steps. If it is meant, nothing.
@@ -34,10 +39,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hypocenter.detect.engine import rule
-from hypocenter.detect.law_rows import BIT, CHANGED, COPY, GONE, OPTION, SITE, STATE
+from hypocenter.detect.law_rows import BIT, CARRIED, CHANGED, COPY, GONE, OPTION, SITE, STATE
 from hypocenter.detect.update_rows import share
 from hypocenter.detect.window import Window
-from hypocenter.nouns import Finding, Reading
+from hypocenter.nouns import Finding, Reading, Remedy
 
 WHOLE = 0.9  # of all that was looked at: a load, or a swap
 
@@ -45,6 +50,7 @@ WHOLE = 0.9  # of all that was looked at: a load, or a swap
 @rule("HC231", "desync", severity="warning", reads=("optimizer",), asked="rows")
 def check(window: Window) -> Iterator[Finding]:
     """Fire once a step, for all that has changed."""
+    yield from (_of_carried(window, row) for row in window.by_phase["optimizer"] if row.port == CARRIED)
     rows = [row for row in window.by_phase["optimizer"] if row.port == CHANGED]
     yield from (_of_option(window, row) for row in rows if row.module == OPTION)
     yield from (_of_state(window, row) for row in rows if row.module == STATE)
@@ -92,6 +98,20 @@ def _of_bit(window: Window, row: Reading) -> Finding:
             f"all other {row.summary.n - 1} elements are what they were, bit for bit",
         ),
         then=("training goes on from a value that no update made",),
+    )  # fmt: skip
+
+
+def _of_carried(window: Window, row: Reading) -> Finding:
+    return Finding(
+        code="HC231", kind="desync", severity="warning", step=row.step, rank=window.rank, phase="forward",
+        title=f"{row.site} is the state that an evaluation has left, not that of the step before", site=row.site,
+        port="value", cause="program-error", confidence="proven", source=row.source,
+        why=(
+            f"{round(row.summary.sum)} steps before began with the state that the one before them had left",
+            f"the loss of the first micro-batch is {row.names[0]}; with what the last step left it is {row.names[1]}",
+        ),
+        then=("training goes on from the state of other samples",),
+        remedy=Remedy(action="keep-state", text="put the state of training back after the evaluation"),
     )  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,10 +26,11 @@ from hypocenter import own_time
 from hypocenter.config import Config
 from hypocenter.detect.law_rows import NOT_SAVED
 from hypocenter.nouns import Source, replace
-from hypocenter.relations.subject import SMALL, Ran, Subject
+from hypocenter.relations.subject import SMALL, Subject
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.loads import like_load_state_dict
 from hypocenter.session.observers.optimizer_rows import number_row
+from hypocenter.session.observers.other_values import losses_that_differ
 from hypocenter.session.observers.sampled import sample
 from hypocenter.tap.free_memory import why_no_room
 from hypocenter.tap.gradients import to_host
@@ -42,7 +43,6 @@ _SAVES, _LOADS = 4, 8  # that are remembered
 _AT_ONCE, _SINGLY = 1 << 18, 16  # elements of all that is kept of one model; values whose part is asked for
 _FREE_S, _SHARE = 0.5, 0.002  # what copies may take: so much, or of the time of the run
 _LOOK_S = 10.0  # what a look may take; there is one for each resumption
-_ROUNDINGS = 4  # of a loss
 _OF_MODULES = frozenset(vars(nn.Module()))
 
 _Place = tuple[str, str]  # path of a module, and name
@@ -205,12 +205,8 @@ class Unsaved(Observer):
         limit = subject.tolerance(usual)
 
         def moved(places: Iterable[_Place]) -> tuple[float, float] | None:
-            """Return the loss as it is, and with the values of then, if these move an output by more than rounding."""
-            ran = subject.run(beside=_set({(parts[path], key): then[path, key] for path, key in places}))
-            a, b = _loss(usual), _loss(ran)
-            eps = max(torch.finfo(loss.dtype).eps for loss in ran.losses)
-            is_other = abs(a - b) > _ROUNDINGS * eps * max(abs(a), abs(b))
-            return (a, b) if is_other and _moved(usual, ran) > limit else None
+            values = {(parts[path], key): then[path, key] for path, key in places}
+            return losses_that_differ(subject, usual, values, limit)
 
         both = moved(then)
         if both is None or moved(()) is not None:  # nothing reads it, or no loss comes twice
@@ -301,33 +297,6 @@ def _other(then: _Values, loaded: _Values, now: _Values) -> dict[_Place, Tensor 
 
 def _kind(value: Tensor) -> tuple[Any, ...]:
     return value.shape, value.dtype, value.device
-
-
-def _moved(before: Ran, after: Ran) -> float:
-    """Return how far the output of a module has moved that has moved most, relative to its size."""
-    pairs = [(a.double(), after.outputs[key].double()) for key, a in before.outputs.items() if key in after.outputs]
-    pairs = [(a, b) for a, b in pairs if a.shape == b.shape and a.numel()]
-    host = to_host([number for a, b in pairs for number in ((a - b).norm(), a.norm())])
-    return max((gap / size for gap, size in zip(host[::2], host[1::2], strict=True) if size), default=0.0)
-
-
-def _loss(ran: Ran) -> float:
-    return sum(to_host([loss.sum() for loss in ran.losses]))
-
-
-@contextlib.contextmanager
-def _set(values: Mapping[tuple[nn.Module, str], Tensor | int | float]) -> Generator[None, None, None]:
-    """Let buffers and plain attributes of modules have other values in this block."""
-    owners: list[dict[str, Any]] = [m._buffers if key in m._buffers else vars(m) for m, key in values]
-    tables = [(owner, key, value) for owner, ((_, key), value) in zip(owners, values.items(), strict=True)]
-    were = [table[key] for table, key, _ in tables]
-    try:
-        for table, key, value in tables:
-            table[key] = value.clone() if isinstance(value, Tensor) else value
-        yield
-    finally:
-        for (table, key, _), was in zip(tables, were, strict=True):
-            table[key] = was
 
 
 def _in_words(then: Tensor | float, now: Tensor | float) -> tuple[str, str]:
