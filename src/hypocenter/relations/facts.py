@@ -34,6 +34,7 @@ class Facts:
         may_be_second: inputs and labels share their second dimension as well: that may be the batch.
         logits: the output whose last dimension is over what is to be predicted.
         targets: at each place of it the index that the loss asks for, -1 where it asks for none.
+        scored: all such outputs with their targets, the first of which is `logits`.
         is_laid_out: labels or tokens of the same layout are known to belong to these places.
         labels: inputs that hold what is to be predicted.
         drawn_to: those of one number a sample to which the loss draws an output: no other target stands in between.
@@ -51,6 +52,7 @@ class Facts:
     may_be_second: bool = False
     logits: Key | None = None
     targets: Tensor | None = None
+    scored: list[tuple[Key, Tensor]] = field(default_factory=list[tuple[Key, Tensor]])
     is_laid_out: bool = False
     labels: list[Given] = field(default_factory=list[Given])
     drawn_to: list[Tensor] = field(default_factory=list[Tensor])
@@ -277,12 +279,14 @@ def _find_targets(facts: Facts, grads: dict[Key, Tensor], tokens: Sequence[Tenso
         if bool((n_negative > 1).any()) or not bool((n_negative == 1).any()):
             continue
         lowest, index = gradient.min(dim=-1)
-        facts.logits, facts.targets = key, torch.where(lowest < 0, index, -1)
+        facts.scored.append((key, torch.where(lowest < 0, index, -1)))
+        if facts.logits is not None:
+            continue
+        facts.logits, facts.targets = facts.scored[0]
         facts.is_laid_out = any(
             each.shape == facts.targets.shape and shift_of(each, facts.targets) is not None
             for each in tokens if each.dim() == 2 and each.shape[0] == facts.n_rows and not each.is_floating_point()
         )  # fmt: skip
-        return
 
 
 def shift_of(inputs: Tensor, targets: Tensor) -> int | None:

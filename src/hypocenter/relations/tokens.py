@@ -9,12 +9,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hypocenter.relations.facts import Facts
+from hypocenter.relations.facts import Facts, stand_later
 from hypocenter.relations.parts import Places
 from hypocenter.relations.relation import Trial
-from hypocenter.relations.subject import Given
+from hypocenter.relations.subject import Given, Key
 
 _ORDERS = 400
+_FARTHEST = 3  # places behind an output of what it is asked for
 
 
 def targets_of(given: Given, facts: Facts) -> Tensor | None:
@@ -53,6 +54,51 @@ def later_replaced(given: Given, targets: Tensor, facts: Facts) -> Trial | None:
         whom="the outputs before them",
         keys=frozenset({facts.logits}),
     )
+
+
+def asked_replaced(given: Given, key: Key, targets: Tensor, facts: Facts) -> Trial | None:
+    """Return a trial for an output that is asked for what stands some places later in a longer input.
+
+    From what is asked for at some place of each sample on, all tokens are replaced, and the outputs up to there must
+    stay. It is tried only where they stay if the token that is asked for is left: where the model does not see farther.
+    """
+    ids, n = given.tensor, facts.n_rows
+    if ids.dim() != 2 or ids.dtype not in (torch.int64, torch.int32) or ids.shape[0] != n or targets.numel() % n:
+        return None
+    asked_for = targets.reshape(n, -1)
+    asked, length = asked_for >= 0, asked_for.shape[1]
+    if ids.shape[1] < length or not bool(asked.any()):
+        return None
+    found = [later for later in range(_FARTHEST + 1) if _stand_later(ids, asked_for, later)]
+    if len(found) != 1 or not found[0] or (found[0] == 1 and ids.shape[1] == length):
+        return None  # `later_replaced` is for the last
+    later = found[0]
+    others, stays = successors(ids, asked_for[asked]), torch.zeros_like(asked)
+    all_new, but_first = ids.clone(), ids.clone()
+    for row in range(n):
+        places = asked[row].nonzero()[:, 0].tolist()
+        places = [place for place in places if place + later + 1 < ids.shape[1]]
+        if not places:
+            continue
+        cut = places[(row + 1) * (len(places) - 1) // (n + 1)] if n > 1 else places[len(places) // 2]
+        all_new[row, cut + later :] = others[row, cut + later :]
+        but_first[row, cut + later + 1 :] = others[row, cut + later + 1 :]
+        stays[row, : cut + 1] = asked[row, : cut + 1]
+    if not bool(stays.any()):
+        return None
+    whom, keys = "the outputs that are asked for them, and those before", frozenset({key})
+    parts = Places(stays.cpu())
+    farther = Trial(changed={given.place: but_first}, parts=parts, what="later tokens replaced", whom=whom, keys=keys)
+    return Trial(
+        changed={given.place: all_new}, parts=parts, what=f"tokens {later} places later replaced", whom=whom, keys=keys,
+        only_if=farther,
+    )  # fmt: skip
+
+
+def _stand_later(ids: Tensor, asked_for: Tensor, later: int) -> bool:
+    """Return whether what is asked for stands so many places later in an input that is at least as long."""
+    length = min(asked_for.shape[1], ids.shape[1] - later)
+    return length > 0 and stand_later(ids[:, : length + later], asked_for[:, :length], later)
 
 
 def earlier_replaced(given: Given, targets: Tensor, facts: Facts) -> Trial | None:

@@ -341,3 +341,37 @@ def test_texts_that_are_longer_than_before_are_asked_about(tmp_path, is_wrong):
 
     found = [f for f in diagnose(open_run(tmp_path / "run")).findings if f.code == "HC242"]
     assert [f.step for f in found] == ([11] if is_wrong else [])
+
+
+class Joined(nn.Module):
+    """A second head, for the token after the next one, gives back something from some step on."""
+
+    def __init__(self, given):
+        super().__init__()
+        self.embed, self.head, self.given = nn.Embedding(20, 16), nn.Linear(16, 20), given
+
+    def forward(self, tokens, two):
+        n = tokens.shape[1] - 2
+        hidden = self.embed(tokens[:, :n])
+        more = self.embed(tokens[:, self.given : self.given + n])
+        return (self.head(hidden), self.head(hidden + more)) if two else (self.head(hidden), None)
+
+
+@pytest.mark.parametrize(("given", "said"), [(2, [11]), (1, [])])
+def test_a_head_that_joins_later_is_asked_about(tmp_path, given, said):
+    torch.manual_seed(0)
+    model = Joined(given)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    with hypocenter.watch(model, optimizer, out=str(tmp_path / "run")):
+        for step in range(14):
+            tokens = torch.randint(0, 20, (8, 11))
+            first, second = model(tokens, two=step >= 11)
+            loss = functional.cross_entropy(first.flatten(0, 1), tokens[:, 1:10].flatten())
+            if second is not None:
+                loss = loss + functional.cross_entropy(second.flatten(0, 1), tokens[:, 2:11].flatten())
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+
+    found = [f for f in diagnose(open_run(tmp_path / "run")).findings if f.code == "HC242"]
+    assert [f.step for f in found] == said

@@ -10,7 +10,9 @@ How it is decided
     With `--relations` the gradient of the loss by the logits tells which token is asked for at each place, whoever
     shifts. If it is the next one of an input, later tokens are replaced in a replay, from another place on in each
     sample. The first module whose output before that place moves is named. Where none does, the last third of each
-    text is cut off, and the outputs for what is left must stay. Other models are not asked.
+    text is cut off, and the outputs for what is left must stay. Of an input that is longer than the output, as for a
+    second head, the token that is asked for one to three places later and all behind it are replaced; it counts only
+    where those behind it alone move nothing. Other models are not asked.
 
 What to do
     Look at the mask of the named module, or at how it takes its input apart.

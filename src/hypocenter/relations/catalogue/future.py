@@ -10,6 +10,8 @@ How it is decided
     or skips. Where it is the next token of an input, the later tokens of that input are replaced in each sample, from
     another place on in each, and the outputs before must stay, but for those at places of padding. The first module
     that shows it is named. Models of which the loss asks something else are not asked.
+    Where an output is asked for a token that stands one to three places later in a longer input, as that of a second
+    head, that token and the later ones are replaced; it counts where the model sees that token, and none behind it.
 
 What to do
     Look at the mask of the named module.
@@ -27,7 +29,7 @@ from hypocenter.relations.facts import CannotTell, Facts, shift_of
 from hypocenter.relations.masks import but_padding
 from hypocenter.relations.relation import Trial, relation
 from hypocenter.relations.subject import Subject
-from hypocenter.relations.tokens import later_replaced, targets_of
+from hypocenter.relations.tokens import asked_replaced, later_replaced, targets_of
 
 
 @relation("future", "HC242", order=2)
@@ -35,9 +37,17 @@ def ask(subject: Subject, facts: Facts) -> Iterator[Trial]:
     """Yield trials that replace the tokens behind some place of each sample; the outputs before them must stay."""
     if facts.targets is None or facts.logits is None:
         raise CannotTell("which tokens the loss asks for is not seen")
+    longer = [
+        trial
+        for each in subject.of_model if not any(each.place == label.place for label in facts.labels)
+        for key, targets in facts.scored if (trial := asked_replaced(each, key, targets, facts)) is not None
+    ]  # fmt: skip
+    yield from longer
     inputs = [(each, targets) for each in subject.of_model if (targets := targets_of(each, facts)) is not None]
     shifted = [(each, targets) for each, targets in inputs if shift_of(each.tensor, targets) == 1]
     shifted = [(each, t) for each, t in shifted if not any(each.place == label.place for label in facts.labels)]
+    if not shifted and longer:
+        return
     if not shifted:
         raise CannotTell("the loss does not ask for the next token of an input")
     trials = [later_replaced(each, but_padding(each, targets, subject), facts) for each, targets in shifted]

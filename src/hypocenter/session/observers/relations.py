@@ -69,7 +69,7 @@ class Relations(Observer):
         self._dead: dict[str, int] = {}  # parameters without gradient: since which look
         self._optimizers: dict[int, tuple[Ref[Any], int]] = {}  # by id, with the number of updates up to the second
         self._n_optimizers = 0  # that were met
-        self._longest: list[Shape] = []  # of what a model was given at looks
+        self._longest: list[Shape] = []  # of what a model was given at looks, see `_shapes`
         self._n_grown = 0
         self._held: dict[str, int] = {}  # the last step at which a relation held
         self._looked: int | None = None  # the last step at which the loss was looked at
@@ -196,10 +196,14 @@ class Relations(Observer):
         return [each for each in asked_in_runs() if each.name not in self._known]
 
     def _shapes(self) -> list[Shape]:
-        """Return the shapes of what the first module of the step was called with."""
+        """Return the shapes of what the first module of the step was called with, after how many tensors it gave.
+
+        What is given back for the first time, as by a head that joins later, was in no look.
+        """
         for event in self.context.tape.events:
             if event.module is not None:
-                return [tuple(e.shape) for e in (*event.args, *event.kwargs.values()) if isinstance(e, Tensor)]
+                given = [tuple(e.shape) for e in (*event.args, *event.kwargs.values()) if isinstance(e, Tensor)]
+                return [(len(event.slots),), *given]
         return []
 
     def _left_s(self, now: float) -> float:
