@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -68,7 +68,7 @@ class Looked:
         not_asked: the others, with the reason.
         notes: what was held still while inputs were changed.
         n_forwards: how many forwards of the whole batch it took.
-        is_cut_short: there was no time for all of them.
+        no_time: those of them for which there was no time.
         losses: what is wrong with its loss, or with a backward of the program's own.
         n_rows: samples in it; 0: not known.
     """
@@ -78,7 +78,7 @@ class Looked:
     not_asked: dict[str, str] = field(default_factory=dict[str, str])
     notes: list[str] = field(default_factory=list[str])
     n_forwards: int = 0
-    is_cut_short: bool = False
+    no_time: list[str] = field(default_factory=list[str])
     losses: list[Found] = field(default_factory=list[Found])
     n_rows: int = 0
 
@@ -87,21 +87,35 @@ class Excused(Exception):
     """The relation holds in the form in which it can be asked of this model; the message describes that form."""
 
 
-def look(subject: Subject, relations: Iterable[Relation] | None = None, *, with_losses: bool = True) -> Looked:
-    """Ask the relations in their order as long as there is time, after a look at the loss."""
+def look(
+    subject: Subject, relations: Iterable[Relation] | None = None, *, with_losses: bool = True,
+    held: Collection[str] = (),
+) -> Looked:  # fmt: skip
+    """Ask the relations in their order as long as there is time, after a look at the loss.
+
+    Args:
+        held: names of relations that held before: for others that need these, where they are not asked first.
+    """
     chosen = asked_in_runs() if relations is None else list(relations)
     looked = Looked()
     try:
-        _look(subject, chosen, looked, with_losses=with_losses)
+        _look(subject, chosen, looked, with_losses=with_losses, held=held)
     except (CannotTell, ReplayImpossible) as why:
-        told = {*looked.held, *looked.not_asked, *(each.relation for each in looked.broken)}
-        looked.not_asked |= {each.name: str(why) for each in chosen if each.name not in told}
-        looked.is_cut_short = isinstance(why, OutOfTime)
+        told = _told(looked)
+        left = [each.name for each in chosen if each.name not in told]
+        looked.not_asked |= dict.fromkeys(left, str(why))
+        looked.no_time = left if isinstance(why, OutOfTime) else []
     looked.n_forwards = math.ceil(subject.n_forwards)
     return looked
 
 
-def _look(subject: Subject, chosen: list[Relation], looked: Looked, *, with_losses: bool) -> None:
+def _told(looked: Looked) -> set[str]:
+    return {*looked.held, *looked.not_asked, *(each.relation for each in looked.broken)}
+
+
+def _look(
+    subject: Subject, chosen: list[Relation], looked: Looked, *, with_losses: bool, held: Collection[str]
+) -> None:
     of_loss = OfLoss(subject) if with_losses else None
     try:
         facts = facts_of(subject, of_loss)
@@ -116,7 +130,8 @@ def _look(subject: Subject, chosen: list[Relation], looked: Looked, *, with_loss
         looked.notes.append("BatchNorm normalised with its averages: in training it mixes samples by definition")
     for each in chosen:
         try:
-            if lacking := next((name for name in each.needs if name not in looked.held), ""):
+            known = {*looked.held, *held} - (_told(looked) - {*looked.held})
+            if lacking := next((name for name in each.needs if name not in known), ""):
                 raise CannotTell(f"{lacking} is not known to hold")
             broken = _ask(each, subject, facts, looked.notes)
         except (OutOfTime, torch.OutOfMemoryError):

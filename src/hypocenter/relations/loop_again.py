@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from hypocenter import own_time
+from hypocenter.relations.subject import NO_TIME
 from hypocenter.replay.impossible import OutOfTime
 from hypocenter.tap.loop_tape import LoopTape, Operation, Slot
 
@@ -73,7 +74,7 @@ class Again:
                 self._begin(number, trial)
             elif number == tape.operations[value.made_by].makes[0]:
                 if own_time.now() > self._until_s:
-                    raise OutOfTime("there was no time for it")
+                    raise OutOfTime(NO_TIME)
                 self._do(tape.operations[value.made_by], trial)
         return trial
 

@@ -26,6 +26,8 @@ from hypocenter.tap.tree import flatten, replace_tensors, tensors
 TOLERANCE = 1e-4  # relative, L2: batch-size dependent kernels make up to 1e-6, a dependence 1e-3 and more
 ELEMENTS = 1 << 19  # of an output that is compared, about
 SMALL = 1 << 16  # elements of what a module keeps of its batches
+NO_TIME = "there was no time for it"
+WHOLE = 16  # forwards: enough to ask all relations, where they hold
 _ROUNDINGS = 4  # of the lowest format in use
 _OF_MODULES = frozenset(vars(nn.Module()))
 Place = tuple[int, str]
@@ -142,11 +144,13 @@ class Subject:
         microbatch: of its tape.
         name: of a module; None: it has none.
         n_rows: samples in it, where that is known for certain; else 0.
-        limit_s: for all that is asked of it.
+        limit_s: for all that is asked of it; one forward is made in any case.
+        whole_s: the same where so few forwards fit into `limit_s` that not all can be asked: for `WHOLE` of them.
 
     Attributes:
         held: what was held still in the last forward.
         n_forwards: how many were done; of a part of the samples, that part of one.
+        longest_s: what one of them took at most.
         picking: ids of `given` by which code outside of modules picks rows of what was computed, or adds up in them.
         mixing: what draws numbers by which it does so, as a mixup of what a layer gave, or has other samples change the
             weights before; "": nothing.
@@ -157,11 +161,11 @@ class Subject:
 
     def __init__(
         self, replayer: Replayer, microbatch: Microbatch, name: Callable[[nn.Module], str | None], n_rows: int = 0,
-        limit_s: float = math.inf,
+        limit_s: float = math.inf, whole_s: float = 0.0,
     ) -> None:  # fmt: skip
         self._replayer, self._microbatch, self.name = replayer, microbatch, name
         self.n_rows, self.n_forwards, self.held = n_rows, 0.0, Held()
-        self.limit_s, self._began, self._longest_s = limit_s, own_time.now(), 0.0
+        self.limit_s, self._whole_s, self._began, self.longest_s = limit_s, whole_s, own_time.now(), 0.0
         self._events: dict[int, Event] = {}
         self.running: Event | None = None
         self.without_gradient: Mapping[str, Tensor] = {}
@@ -325,8 +329,8 @@ class Subject:
             ReplayImpossible: with the reason.
         """
         began = own_time.now()
-        if began - self._began + self._longest_s > self.limit_s:
-            raise OutOfTime("there was no time for it")
+        if self.longest_s and began - self._began + self.longest_s > self.limit_s:
+            raise OutOfTime(NO_TIME)
         pairs = [(each.tensor, changed[each.place]) for each in self.given if changed and each.place in changed]
         added = {place: new for place, new in (changed or {}).items() if all(e.place != place for e in self.given)}
         swap = {} if is_embedded else {id(old): new for old, new in pairs}
@@ -372,7 +376,8 @@ class Subject:
         ran.outputs = {key: self._thinned(key, value) for key, value in ran.outputs.items()}
         ran.losses = [value.detach() for value in ran.losses]
         ran.read = self.held.read
-        self._longest_s = max(self._longest_s, own_time.now() - began)
+        self.longest_s = max(self.longest_s, own_time.now() - began)
+        self.limit_s = max(self.limit_s, min(WHOLE * self.longest_s, self._whole_s))
         return ran
 
     def _buffers(self) -> dict[str, Tensor]:

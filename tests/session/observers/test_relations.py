@@ -8,9 +8,11 @@ from torch import nn
 from torch.nn import functional
 
 import hypocenter
-from hypocenter.detect.relation_rows import HOLDS, LOOKED
+from hypocenter import own_time
+from hypocenter.detect.relation_rows import HOLDS, LOOKED, NOT_ASKED
 from hypocenter.diagnose.diagnosis import diagnose
 from hypocenter.record.reader import open_run
+from hypocenter.relations.subject import NO_TIME, Subject
 from hypocenter.session.observers import relations
 
 CODES = ("HC241", "HC242", "HC243", "HC244")
@@ -89,7 +91,8 @@ def looked(out):
 @pytest.mark.parametrize(("free_s", "codes"), [(60.0, ["HC241", "HC251"]), (0.0, [])])
 def test_what_begins_in_the_middle_of_a_run_is_told_between_two_looks(tmp_path, monkeypatch, free_s, codes):
     monkeypatch.setattr(relations, "FREE_S", free_s)
-    monkeypatch.setattr(relations, "SHARE", 0.0)
+    for name in ("SHARE", "FIRST_SHARE", "WHOLE_S"):
+        monkeypatch.setattr(relations, name, 0.0)
     torch.manual_seed(0)
     model = Net(is_wrong=False)
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
@@ -110,6 +113,94 @@ def test_what_begins_in_the_middle_of_a_run_is_told_between_two_looks(tmp_path, 
         assert (told["HC241"][0], told["HC251"][0]) == (16, 24)
         assert "it held at step 8" in told["HC241"][1]
         assert "it was not seen at step 16" in told["HC251"][1]
+
+
+@pytest.fixture
+def slow(monkeypatch):
+    """A clock by which each forward of a look takes a second, and a list of what there is time for."""
+    now, run = [0.0], Subject.run
+
+    def slowly(self, *args, then=lambda _: None, **kwargs):
+        def later(ran):
+            now[0] += 1.0
+            then(ran)
+
+        return run(self, *args, then=later, **kwargs)
+
+    monkeypatch.setattr(own_time, "now", lambda: now[0])
+    monkeypatch.setattr(Subject, "run", slowly)
+    monkeypatch.setattr(relations, "FREE_S", 2.5)
+    return now
+
+
+def test_a_first_look_asks_all_where_forwards_are_long(tmp_path, slow):
+    trained(tmp_path / "run")
+
+    (first, *_) = looked(tmp_path / "run")
+    assert first[0] == 1
+    assert not any(NO_TIME in words for words in first[3])
+    assert slow[0] > 6.0
+
+
+def test_what_there_was_no_time_for_is_asked_first_at_the_next_look(tmp_path, slow, monkeypatch):
+    monkeypatch.setattr(relations, "WHOLE_S", 0.0)
+    monkeypatch.setattr(relations, "FIRST_SHARE", 1.0)
+    torch.manual_seed(0)
+    model = Net(is_wrong=False)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    with hypocenter.watch(model, optimizer, out=str(tmp_path)):
+        for _ in range(40):
+            slow[0] += 0.2
+            functional.cross_entropy(model(torch.randn(8, 6)), torch.randint(0, 3, (8,))).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    rows = [words for _, _, _, words in looked(tmp_path)]
+    late = {words.partition(NOT_ASKED)[0] for words in rows[0] if NO_TIME in words}
+    asked = {words.removesuffix(HOLDS) for row in rows[1:] for words in row if words.endswith(HOLDS)}
+    assert {"inputs", "modes"} <= late
+    assert {"inputs", "modes"} <= asked
+    assert not any("lack of time" in warning for warning in open_run(tmp_path).run.warnings)
+
+
+def test_a_run_says_in_a_line_what_there_was_never_time_for(tmp_path, slow, monkeypatch):
+    monkeypatch.setattr(relations, "FREE_S", 3.5)
+    monkeypatch.setattr(relations, "WHOLE_S", 0.0)
+    monkeypatch.setattr(relations, "FIRST_SHARE", 0.0)
+    trained(tmp_path / "run")
+
+    run = open_run(tmp_path / "run")
+    (said,) = [note for note in diagnose(run).notes if "lack of time" in note]
+    assert "modes" in said
+    assert "samples" not in said
+    assert diagnose(run).status == "healthy"
+
+
+def test_a_run_says_that_there_was_time_for_no_relation(tmp_path, slow, monkeypatch):
+    for name in ("FREE_S", "WHOLE_S", "FIRST_SHARE"):
+        monkeypatch.setattr(relations, name, 0.0)
+    trained(tmp_path / "run")
+
+    run = open_run(tmp_path / "run")
+    (said,) = [note for note in diagnose(run).notes if "lack of time" in note]
+    assert "time: all (" in said
+    assert all(NO_TIME in words for words in looked(tmp_path / "run")[0][3])
+
+
+def test_where_a_loss_scaler_skips_the_first_updates_the_next_one_is_looked_at(tmp_path):
+    torch.manual_seed(0)
+    model = Net(is_wrong=True)
+    optimizer, scaler = torch.optim.Adam(model.parameters(), lr=0.01), torch.amp.GradScaler("cpu", init_scale=2.0**9)
+    with hypocenter.watch(model, optimizer, out=str(tmp_path)):
+        for step in range(8):
+            x, y = torch.randn(8, 6), torch.randint(0, 3, (8,))
+            scaler.scale(functional.cross_entropy(model(x), y)).backward()
+            model.head.weight.grad[0, 0] += float("inf") if step < 4 else 0.0  # as an overflow leaves it
+            scaler.step(optimizer)
+            scaler.update()
+            optimizer.zero_grad()
+
+    assert [(f.site, f.step) for f in diagnose(open_run(tmp_path)).findings if f.code == "HC241"] == [("norm", 4)]
 
 
 def test_by_default_it_is_looked_at_after_the_first_update(tmp_path):

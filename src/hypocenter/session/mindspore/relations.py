@@ -20,7 +20,7 @@ from hypocenter.session.observers import relations_due
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
 
 TRIES = 3  # updates at which it is tried, where the batch did not suit
-LONGEST_S = 1.0  # a step by default: four replays and more are made of one
+LONGEST_S = 2.0  # a step by default: four replays and more are made of one
 REPLAYS, SHARE_OF_FIRST = 5, 0.15  # so many are made; a longer step by default only once they are no more than that
 
 
@@ -51,7 +51,7 @@ class Relations(Part):
         self._known: set[str] = set()  # relations that do not hold
         self._told: set[str] = set()  # of losses, by title
         self._said: tuple[str, ...] = ()
-        self._is_off = False
+        self._is_off = self._is_too_long = False
 
     def before_update(self, update: Update) -> None:
         """Replay a micro-batch with what must not matter changed; parameters are those that the step began with."""
@@ -67,6 +67,7 @@ class Relations(Part):
             return
         step_s = self._step_s
         if self._is_auto and step_s > LONGEST_S and REPLAYS * step_s > SHARE_OF_FIRST * (now - self._first_s):
+            self._is_too_long = True
             return
         self._n_left -= is_first
         self._n_grown += relations_due.are_longer(shapes, self._longest)
@@ -87,6 +88,11 @@ class Relations(Part):
         if looked.held or looked.broken or looked.losses:
             self._n_left = 0
         self._note(looked, update.step)
+
+    def at_end(self) -> None:
+        """Say that nothing was asked because steps are long: to be healthy means less then."""
+        if self._is_too_long and not self._n_looked and not self._is_off:
+            self.context.warn("relations not asked for lack of time: all (`hypocenter run --relations` asks them)")
 
     def _is_again(self, step: int, shapes: Sequence[tuple[int, ...]], now: float) -> bool:
         """Return whether a look is due by what was asked for, or one more after the first."""

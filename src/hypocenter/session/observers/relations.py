@@ -4,6 +4,9 @@ By default after the first update, and then at every eighth step and rarer ones,
 the middle of a run is seen too. Also after the first update of an optimizer that comes later (a student's, after its
 teacher was trained). One rank looks; the others run the same code. Where a model computes on several ranks together,
 all look at the steps of the schedule, and the first rank leads.
+
+A first look may take as many forwards as all relations need, however long one is, up to `WHOLE_S`. What there was no
+time for is asked first at the next look, and what was never asked is told when the run ends.
 """
 
 from __future__ import annotations
@@ -28,10 +31,20 @@ from hypocenter.relations.loop import look_at_loop
 from hypocenter.relations.loop_again import Again
 from hypocenter.relations.losses import Found
 from hypocenter.relations.relation import RELATIONS, Relation, asked_in_runs
-from hypocenter.relations.subject import Subject
+from hypocenter.relations.subject import NO_TIME, Subject
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
-from hypocenter.session.observers.relations_due import AGAIN_S, MOST_GROWN, SHARE, Shape, are_longer, is_due, joined
+from hypocenter.session.observers.relations_due import (
+    AGAIN,
+    AGAIN_S,
+    MOST_AGAIN_S,
+    MOST_GROWN,
+    SHARE,
+    Shape,
+    are_longer,
+    is_due,
+    joined,
+)
 from hypocenter.session.observers.relations_together import look_together
 from hypocenter.tap.free_memory import free_bytes, peak_bytes
 from hypocenter.tap.loop_tape import LoopTape
@@ -44,7 +57,9 @@ WAIT = 3  # updates, at which what has no gradient must have none
 OPTIMIZERS = 4  # whose second update is due
 MOST_RANKS, MOST_BYTES = 64, 1 << 28  # that look together; of their parameters, which are gathered over the host
 MOST_IN_VAIN = 3  # looks on all ranks in which nothing could be asked
-FREE_S = 1.0  # what it may take by default until all was asked once
+FREE_S, FIRST_SHARE = 1.0, 0.01  # what it may take by default until all was asked once: so much, or of the time
+WHOLE_S = 10.0  # what it may take until then where forwards are long
+LOOP_S = 0.25  # what is left in any case for what the loop computes
 
 
 class Relations(Observer):
@@ -75,14 +90,17 @@ class Relations(Observer):
         self._looked: int | None = None  # the last step at which the loss was looked at
         self._said: tuple[str, ...] = ()
         self._is_known_once = False  # all that can be asked was asked
+        self._asked: dict[str, int] = {}  # the last step at which there was time for a relation
+        self._no_time: list[str] = []  # those for which there never was
+        self._forward_s = 0.0  # what a forward took at a look; 0: there was none
+        self._is_owed = False  # a step that was due could not be looked at
         self._off = ""  # why nothing is looked at any more
+        self._given_before = Before()  # at looks on all ranks
+        self._in_vain: list[str] = []  # why nothing could be asked in looks on all ranks
         self._loop: LoopTape | None = None  # what the program's own code computes in the step under way, if it is due
         self._earlier, self._has_loop = Earlier(), True
         self._is_next = False  # the next step may be looked at
         self._next = 0, self._is_due(0)  # a step, and whether it is due
-        self._given_before = Before()  # at looks on all ranks
-        self._in_vain: list[str] = []  # why nothing could be asked in looks on all ranks
-        self._is_planned = False  # this step, by the schedule alone
 
     def attach(self) -> Callable[[], None]:
         """Listen to the loop from the first step, if that is due."""
@@ -102,7 +120,7 @@ class Relations(Observer):
     def after_update(self, update: Update) -> None:
         """Listen to the loop where the next step is due: what it computes beside gradients is on no other tape."""
         is_alone = self.context.rank()[0] == 0 and not self.context.council.waits
-        if self._is_next and self._has_loop and is_alone and self._left_s(self._before) > 0.0:
+        if self._is_next and self._has_loop and is_alone and self._may_take(self._before) > 0.0:
             self._listen(LoopTape())
 
     def before_update(self, update: Update) -> None:
@@ -121,28 +139,36 @@ class Relations(Observer):
         is_first_look = self._is_auto and n_updates == 2
         may_grow = self._is_auto and bool(self._longest) and self._n_grown < MOST_GROWN
         is_grown = may_grow and are_longer(self._shapes(), self._longest)
-        self._is_planned = self._is_due_at(update.step)
-        is_due = self._is_planned or is_grown
+        is_planned = self._is_due_at(update.step)
+        is_due = is_planned or is_grown or self._is_owed
         self._is_next = not self._off and (self._next[1] or (self._is_auto and n_updates == 1))
         council = self.context.council
         is_together = council.waits and council.meets_at(update.step)
         if self._is_auto and update.step == 0:
             return
-        if is_together and self._is_planned:
+        if is_together and is_planned:
             self._look_together(update, now, before)
-        if self._off or is_together or not (is_first_look or is_due):
+        if self._off or is_together or not (is_first_look or is_due) or self.context.rank()[0] != 0:
             return
-        if not update.microbatches or update.skipped or not update.check.is_finite or self.context.rank()[0] != 0:
+        self._is_owed = False
+        if not update.microbatches or update.skipped or not update.check.is_finite:
+            self._is_owed = self._is_auto and not self._is_known_once
+            self._is_next = self._is_next or self._is_owed
             return
         if is_first_look and self._free_s < self._spent_s:
             self._free_s = self._spent_s + FREE_S
         if is_grown:
             self._n_grown, self._free_s = self._n_grown + 1, max(self._free_s, self._spent_s + AGAIN_S)
-        left_s = self._left_s(now)
-        if left_s <= 0.0 or now - before > 4 * left_s:  # a forward takes a quarter of a step, at least
+        may_take_s = self._may_take(now, is_first=is_first_look)
+        if not self._has_time(now, before, may_take_s):
+            self._note_no_time(update)
             return
         with self._spending(now):
-            self._look(update, left_s, loop)
+            self._look(update, now, may_take_s, loop)
+
+    def _has_time(self, now: float, before: float, may_take_s: float) -> bool:
+        few_s = 2 * self._forward_s or (now - before) / 4  # a forward takes a quarter of a step, at least
+        return 0.0 < may_take_s >= few_s
 
     @contextlib.contextmanager
     def _spending(self, now: float) -> Generator[None, None, None]:
@@ -161,39 +187,57 @@ class Relations(Observer):
 
     def _look_together(self, update: Update, now: float, before: float) -> None:
         """Look with all other ranks, which come here at the same step; the first one says whether there is time."""
-        left_s, is_first = self._left_s(now), self.context.rank()[0] == 0
+        is_first, may_take_s = self.context.rank()[0] == 0, self._may_take(now)
         is_healthy = bool(update.microbatches) and not update.skipped and update.check.is_finite
         why = "" if is_healthy else "this step is not healthy"
         why = self._off or why  # all ranks come here all the same
         if is_first and not why:
-            has_time = left_s > 0.0 and now - before <= 4 * left_s
-            why = self._why_not_together(update) or ("" if has_time else "there was no time for it")
+            why = self._why_not_together(update)
+            why = why or ("" if self._has_time(now, before, may_take_s) else NO_TIME)
             why = why or (self._in_vain[-1] if len(self._in_vain) == MOST_IN_VAIN else "")
+        left_s = self._left_s(now)
         with self._spending(now):
             looked = look_together(
-                self.context, update, lambda: self._subject(update, left_s), lambda s: look(s, self._chosen()), why,
+                self.context, update, lambda: self._subject(update, left_s, may_take_s), self._asked_of, why,
                 self._given_before,
             )  # fmt: skip
-            if is_first:
-                self._take(looked, update)
-            if isinstance(looked, Looked):
-                self._asked_once(looked, now)
-                if not looked.held and not looked.broken:
-                    self._in_vain.append(next(iter(looked.not_asked.values()), ""))
+            if not is_first:
+                return
+            if isinstance(looked, Looked) and not looked.held and not looked.broken:
+                self._in_vain.append(next(iter(looked.not_asked.values()), ""))
+            if looked == NO_TIME:
+                self._note_no_time(update)
+            else:
+                self._take(looked, update, now)
 
-    def _take(self, looked: Looked | str, update: Update) -> None:
+    def _asked_of(self, subject: Subject) -> Looked:
+        looked = look(subject, self._chosen(), held=self._held.keys() - self._known)
+        self._forward_s = subject.longest_s
+        return looked
+
+    def _chosen(self) -> list[Relation]:
+        """Return what is to be asked; what there was no time for comes first."""
+        chosen = [each for each in asked_in_runs() if each.name not in self._known]
+        return sorted(chosen, key=lambda each: self._asked.get(each.name, -1))
+
+    def _take(self, looked: Looked | str, update: Update, began: float) -> None:
         """Note what was found, or why nothing was asked."""
+        chosen = self._chosen()
         if isinstance(looked, str):
-            looked = Looked(not_asked={each.name: looked for each in self._chosen()})
+            looked = Looked(not_asked={each.name: looked for each in chosen})
         if not self._is_auto and not looked.held and not looked.broken:
             why = next(iter(looked.not_asked.values()), "")
             self.context.warn(f"relations could not be looked at: {why}")
+        self._asked |= dict.fromkeys((each.name for each in chosen if each.name not in looked.no_time), update.step)
+        self._no_time = [name for name in looked.no_time if name not in self._asked]
+        is_asked = bool(looked.held or looked.broken) or self.context.rank()[1] == 1
+        if is_asked and not self._no_time and not self._is_known_once:
+            took_s = own_time.now() - began
+            again_s = max(AGAIN_S, min(AGAIN * took_s, MOST_AGAIN_S))
+            self._is_known_once, self._free_s = True, self._spent_s + took_s + again_s
         self._known |= {each.relation for each in looked.broken}
-        self._known |= {each.name for each in self._chosen() if not each.code and each.name in looked.held}
+        self._known |= {each.name for each in chosen if not each.code and each.name in looked.held}
         self._note(looked, update)
-
-    def _chosen(self) -> list[Relation]:
-        return [each for each in asked_in_runs() if each.name not in self._known]
 
     def _shapes(self) -> list[Shape]:
         """Return the shapes of what the first module of the step was called with, after how many tensors it gave.
@@ -210,7 +254,25 @@ class Relations(Observer):
         """Return how much time a look may take."""
         if not self._is_auto or self._began is None:
             return float("inf")
-        return max(self._free_s, SHARE * (now - self._began)) - self._spent_s
+        share = SHARE if self._is_known_once else FIRST_SHARE
+        return max(self._free_s, share * (now - self._began)) - self._spent_s
+
+    def _may_take(self, now: float, *, is_first: bool = False) -> float:
+        """Return the same, and more where forwards are long and not all was asked."""
+        is_whole = is_first or not self._is_known_once
+        return max(self._left_s(now), WHOLE_S - self._spent_s if is_whole else 0.0)
+
+    def _note_no_time(self, update: Update) -> None:
+        """Note that nothing was asked, the first time: so it may be until the run ends."""
+        if not self._asked and not self._no_time:
+            self._no_time = [each.name for each in asked_in_runs()]
+            self._say(Looked(not_asked=dict.fromkeys(self._no_time, NO_TIME)), update.step)
+
+    def at_end(self) -> None:
+        """Say what was never asked: to be healthy means less then."""
+        if self._no_time and self._is_auto and not self._off:
+            which = ", ".join(self._no_time) if self._asked else "all"
+            self.context.warn(f"relations not asked for lack of time: {which} (`hypocenter run --relations` asks them)")
 
     def _is_due_at(self, step: int) -> bool:
         """Return whether this step is due, and ask for the next one, of which it must be known before it begins."""
@@ -263,24 +325,18 @@ class Relations(Observer):
         if not self._is_auto:
             self.context.warn(f"relations are not looked at any more: {why}")
 
-    def _look(self, update: Update, left_s: float, loop: LoopTape | None) -> None:
-        began = own_time.now()
+    def _look(self, update: Update, began: float, may_take_s: float, loop: LoopTape | None) -> None:
         self._longest = joined(self._longest, self._shapes())
         if why := self._why_not(update):
-            self._take(why, update)
-        else:
-            looked = look(self._subject(update, left_s), self._chosen())
-            is_broken = any(each.relation == "samples" for each in looked.broken) or "samples" in self._known
-            if loop is not None and self._has_loop and not is_broken:
-                looked.losses += self._asked_of_loop(loop, looked, began + left_s)
-            self._take(looked, update)
-            self._asked_once(looked, began)
-
-    def _asked_once(self, looked: Looked, began: float) -> None:
-        """From when all was asked once, it may take less."""
-        is_asked = bool(looked.held or looked.broken)
-        if is_asked and not looked.is_cut_short and not self._is_known_once:
-            self._is_known_once, self._free_s = True, self._spent_s + own_time.now() - began + AGAIN_S
+            self._take(why, update, began)
+            return
+        subject = self._subject(update, self._left_s(began), may_take_s)
+        looked = self._asked_of(subject)
+        is_broken = any(each.relation == "samples" for each in looked.broken) or "samples" in self._known
+        if loop is not None and self._has_loop and not is_broken:
+            until = max(began + subject.limit_s, own_time.now() + LOOP_S)
+            looked.losses += self._asked_of_loop(loop, looked, until)
+        self._take(looked, update, began)
 
     def _asked_of_loop(self, loop: LoopTape, looked: Looked, until: float) -> list[Found]:
         """Return where samples meet outside of the model; its own are not known to."""
@@ -304,6 +360,14 @@ class Relations(Observer):
             return []
         return found
 
+    def _why_not(self, update: Update) -> str:
+        """Say why nothing can be asked on one rank alone, or of this device; "" if it can."""
+        spread = self._spread()
+        if spread or self.context.replayer.needs_all():
+            how = ", ".join(WORDS.get(axis, axis) for axis in spread) or "sharded"
+            return f"the model computes on several ranks together ({how})"
+        return _why_no_room(update)
+
     def _why_not_together(self, update: Update) -> str:
         """Say why nothing can be asked on all ranks together; "" if it can."""
         n_ranks = self.context.rank()[1]
@@ -315,28 +379,15 @@ class Relations(Observer):
         n_bytes = sum(p.nbytes for p in update.parameters) * n_ranks
         if where != {"cpu"} and n_bytes > MOST_BYTES:
             return f"{n_bytes / 1e9:.1f} GB of parameters would go over the host"
-        return self._why_no_room(update)
+        return _why_no_room(update)
 
     def _spread(self) -> list[str]:
         """Return the axes, besides that of the data, along which it computes on several ranks together."""
         return [axis for axis, ranks in self.context.place().groups.items() if axis != "dp" and len(ranks) > 1]
 
-    def _why_not(self, update: Update) -> str:
-        """Say why nothing can be asked on one rank alone, or of this device; "" if it can."""
-        spread = self._spread()
-        if spread or self.context.replayer.needs_all():
-            how = ", ".join(WORDS.get(axis, axis) for axis in spread) or "sharded"
-            return f"the model computes on several ranks together ({how})"
-        return self._why_no_room(update)
-
-    @staticmethod
-    def _why_no_room(update: Update) -> str:
-        devices = {p.device for p in update.parameters}
-        return "a forward may not fit into memory" if any(peak_bytes(d) > free_bytes(d) for d in devices) else ""
-
-    def _subject(self, update: Update, limit_s: float) -> Subject:
-        context = self.context
-        subject = Subject(context.replayer, update.microbatches[-1], context.names.module_name, limit_s=limit_s)
+    def _subject(self, update: Update, limit_s: float, whole_s: float) -> Subject:
+        context, microbatch = self.context, update.microbatches[-1]
+        subject = Subject(context.replayer, microbatch, context.names.module_name, limit_s=limit_s, whole_s=whole_s)
         if not context.council.waits:
             subject.without_gradient = self._without_gradient(update)
         for given in subject.of_model:
@@ -359,12 +410,17 @@ class Relations(Observer):
                     self.rows.append(_row_of_loss(self._dated(each), step, order(), step))
         self._looked = step
         self._held |= dict.fromkeys(looked.held, step)
+        self._say(looked, step)
+
+    def _say(self, looked: Looked, step: int) -> None:
+        """Write down which relations were asked, and why others were not, if that is new."""
         held = [f"{name}{rows.HOLDS}" for name in looked.held]
         words = (*held, *(f"{name}{rows.NOT_ASKED}{why}" for name, why in looked.not_asked.items()), *looked.notes)
         n_asked = len(looked.held) + len(looked.broken)
         if n_asked or words != self._said:
             self._said = words
-            row = count_row(rows.SITE, rows.LOOKED, step, order(), (n_asked, len(looked.held)))
+            order = self.context.clock.next_order()
+            row = count_row(rows.SITE, rows.LOOKED, step, order, (n_asked, len(looked.held)))
             self.rows.append(replace(row, names=words))
 
     def _dated(self, found: Found) -> Found:
@@ -373,6 +429,11 @@ class Relations(Observer):
             return found
         why = f"{found.wrong.why}; it was not seen at step {self._looked}"
         return replace(found, wrong=replace(found.wrong, why=why))
+
+
+def _why_no_room(update: Update) -> str:
+    devices = {p.device for p in update.parameters}
+    return "a forward may not fit into memory" if any(peak_bytes(d) > free_bytes(d) for d in devices) else ""
 
 
 def _row(broken: Broken, step: int, order: int, held: int) -> Reading:

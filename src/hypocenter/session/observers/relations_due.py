@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 DUE, THEN_EVERY = frozenset({1, 2, 8, 16, 24, 32, 48, 64, 96, 128, 256, 512}), 1000  # steps
 AGAIN_S, SHARE = 0.5, 0.002  # what it may take once all was asked: so much, or of the time of the run
+AGAIN, MOST_AGAIN_S = 4, 2.0  # or so many more looks, if they take no longer than that in all
 GROWN, MOST_GROWN = 1.25, 4  # by what a dimension of what is given is longer than at any look; looks for that
 
 Shape = tuple[int, ...]
