@@ -12,6 +12,7 @@ import pytest
 from mindspore import Tensor, nn, ops
 
 import hypocenter
+from hypocenter.record.reader import open_run
 from hypocenter.session.mindspore import relations
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -324,3 +325,17 @@ def test_hc251_what_is_differentiated_beside_the_loss(tmp_path, way, beside, tol
     if told:
         assert (found["HC251"].step, found["HC251"].source.function) == (0, "loss")
         assert "output 1 of shape (), output 2 of shape (16, 4) add" in found["HC251"].why[0]
+
+
+def test_a_run_whose_steps_are_long_says_that_nothing_was_asked(tmp_path, monkeypatch):
+    for name in ("LONGEST_S", "SHARE_OF_FIRST"):
+        monkeypatch.setattr(relations, name, 0.0)
+    net = nn.Dense(6, 3).set_train()
+
+    def given(step):
+        x = np.random.default_rng(step).normal(size=(8, 6)).astype(np.float32)
+        return Tensor(x), Tensor(np.arange(8, dtype=np.int32) % 3)
+
+    trained(tmp_path, net, lambda x, y: ops.cross_entropy(net(x), y), given, 4, "auto")
+
+    assert any("not asked for lack of time: all" in said for said in open_run(tmp_path).run.warnings)
