@@ -19,6 +19,7 @@ from hypocenter.relations.left_on import Dropping, dropping
 from hypocenter.replay.batch_rows import Rows
 from hypocenter.replay.engine import Replayer
 from hypocenter.replay.impossible import OutOfTime
+from hypocenter.tap.left import Left, is_left
 from hypocenter.tap.state import RngState, capture_rng, seeded
 from hypocenter.tap.tape import PLACEHOLDERS, Event, Microbatch, storage_of
 from hypocenter.tap.tree import flatten, replace_tensors, tensors
@@ -156,6 +157,7 @@ class Subject:
             weights before; "": nothing.
         running: the call of the tape that is done now, in a forward.
         without_gradient: parameters that an optimizer holds, by name, to which no gradient came.
+        still: what modules were given, and kept beside parameters and buffers, at the look before.
         lead: has the other ranks do each forward, too, where the model computes on several together; None: alone.
     """
 
@@ -169,6 +171,7 @@ class Subject:
         self._events: dict[int, Event] = {}
         self.running: Event | None = None
         self.without_gradient: Mapping[str, Tensor] = {}
+        self.still: Sequence[Left] = ()
         self.lead: Lead | None = None
         self._thinning: dict[Key, tuple[int, int]] = {}
         self.given: list[Given] = []
@@ -246,14 +249,15 @@ class Subject:
         """Return whether modules get tensors with this size in a later dimension, or code before them in any.
 
         Or keep such: buffers that they change, and what else they read. So is the state of a recurrent network that
-        goes on from batch to batch.
+        goes on from batch to batch. A mask that was made of another batch, and is still there, is none.
 
         Args:
             read: storages of what a forward has read.
         """
         kept = [buffer for event in self._events.values() for _, _, buffer in event.buffers]
         ours = {storage_of(each.tensor) for each in self.given}
-        kept += [tensor for tensor in self._attributes() if storage_of(tensor) in read - ours]
+        own = [tensor for tensor in self.attributes() if storage_of(tensor) in read - ours]
+        kept += [tensor for tensor in own if n in tensor.shape[1:] or not self._is_of_another_batch(tensor)]
         if any(n in tensor.shape for tensor in kept):
             return True
         last = max((position for position, event in self._events.items() if event.module is not None), default=0)
@@ -266,7 +270,15 @@ class Subject:
                     return True
         return False
 
-    def _attributes(self) -> Iterator[Tensor]:
+    def _is_of_another_batch(self, tensor: Tensor) -> bool:
+        """Return whether it was there, as it is, at the look before, when the model was given something else."""
+        were = [self._was_there(each.tensor) for each in self.of_model]
+        return self._was_there(tensor) and not any(were)
+
+    def _was_there(self, tensor: Tensor) -> bool:
+        return any(is_left(tensor, each) for each in self.still)
+
+    def attributes(self) -> Iterator[Tensor]:
         """Yield the tensors that modules keep beside parameters and buffers."""
         for module in {each for root in self.modules for each in root.modules()}:
             for key, value in list(vars(module).items()):

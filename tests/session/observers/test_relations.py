@@ -466,3 +466,50 @@ def test_a_head_that_joins_later_is_asked_about(tmp_path, given, said):
 
     found = [f for f in diagnose(open_run(tmp_path / "run")).findings if f.code == "HC242"]
     assert [f.step for f in found] == said
+
+
+class Masking(nn.Module):
+    """A model that leaves out words of 0; what says which lies in an attribute. `keeps`: from the first batch on."""
+
+    def __init__(self, keeps):
+        super().__init__()
+        self.embed, self.head, self.keeps = nn.Embedding(10, 8), nn.Linear(8, 3), keeps
+        self.is_word = None
+
+    def forward(self, tokens):
+        if not self.keeps or self.is_word is None:
+            self.is_word = (tokens != 0).float().unsqueeze(2)
+        return self.head((self.embed(tokens) * self.is_word).sum(1))
+
+
+class GoingOn(Masking):
+    """It goes on from what the batch before has left."""
+
+    def forward(self, tokens):
+        now = super().forward(tokens)
+        before, self.state = getattr(self, "state", torch.zeros_like(now)), now.detach()
+        return now + before
+
+
+@pytest.mark.parametrize(
+    ("model", "is_always_one", "codes"),
+    [
+        (Masking(keeps=True), False, ["HC241"]),
+        (Masking(keeps=False), False, []),
+        (Masking(keeps=True), True, []),  # all of a small data set in each step
+        (GoingOn(keeps=False), False, []),
+    ],
+)
+def test_a_mask_of_another_batch(model, is_always_one, codes, tmp_path):
+    torch.manual_seed(0)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    tokens, labels = torch.randint(0, 3, (8, 6)), torch.randint(0, 3, (8,))
+    with hypocenter.watch(model, optimizer, out=str(tmp_path / "run")):
+        for _ in range(4):
+            if not is_always_one:
+                tokens, labels = torch.randint(0, 3, (8, 6)), torch.randint(0, 3, (8,))
+            functional.cross_entropy(model(tokens), labels).backward()
+            optimizer.step()
+            optimizer.zero_grad()
+
+    assert [f.code for f in diagnose(open_run(tmp_path / "run")).findings if f.code in CODES] == codes

@@ -21,7 +21,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.multiprocessing.reductions import StorageWeakRef
 
 from hypocenter.config import Config
 from hypocenter.detect.law_rows import CARRIED
@@ -31,9 +30,9 @@ from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.optimizer_rows import number_row
 from hypocenter.session.observers.other_values import copied, losses_that_differ, with_values
 from hypocenter.tap.free_memory import why_no_room
+from hypocenter.tap.left import Left, is_left, left_in
 from hypocenter.tap.own_frame import RAISED
 from hypocenter.tap.source import source_of, user_frame
-from hypocenter.tap.tape import storage_of, version_of
 from hypocenter.tap.tree import flatten
 from hypocenter.tap.weakly import Ref
 
@@ -44,9 +43,6 @@ _PLACES, _PARTS = 8, 16  # of one model, and tensors of one state
 _ELEMENTS = 1 << 20  # of a state
 _LOOK_S = 5.0
 _OF_MODULES = frozenset(vars(nn.Module()))
-
-_Mark = tuple[StorageWeakRef, int]
-"""What a tensor lies in, whose number is not given anew as long as it is held here, and its version."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -64,8 +60,8 @@ class _Place:
     owner: Ref[nn.Module]
     key: str
     kept: Any = None
-    left: list[_Mark] = field(default_factory=list[_Mark])
-    evaluated: list[_Mark] = field(default_factory=list[_Mark])
+    left: list[Left] = field(default_factory=list[Left])
+    evaluated: list[Left] = field(default_factory=list[Left])
     n_usual: int = 0
     is_meant: bool = False
 
@@ -192,7 +188,7 @@ class Carried(Observer):
         model = self._models.get(id(module))
         if output is not RAISED and model is not None and model.n_evaluations:
             for place in model.places:
-                place.evaluated = _marks(_tensors(place.value()))
+                place.evaluated = left_in(_tensors(place.value()))
 
     def before_update(self, update: Update) -> None:
         """Find out whether it matters what a step began from."""
@@ -254,7 +250,7 @@ class Carried(Observer):
             model.places = [place for place in model.places if place.n_usual]
         for place in model.places:
             value = place.value()
-            place.left, place.kept = _marks(_tensors(value)), copied(value)
+            place.left, place.kept = left_in(_tensors(value)), copied(value)
 
     def _find(self, model: _Model, module: nn.Module) -> None:
         known = {(id(place.owner()), place.key) for place in model.places}
@@ -288,16 +284,11 @@ def _tensors(value: Any) -> list[Tensor]:
     return found if is_plain and len(found) <= _PARTS and sum(t.numel() for t in found) <= _ELEMENTS else []
 
 
-def _marks(tensors: list[Tensor]) -> list[_Mark]:
-    return [(StorageWeakRef(tensor.untyped_storage()), version_of(tensor)) for tensor in tensors]
-
-
-def _lie_in(tensors: list[Tensor], marks: list[_Mark]) -> bool:
+def _lie_in(tensors: list[Tensor], marks: list[Left]) -> bool:
     """Return whether these are what was marked, and have not been written to."""
     if not tensors or len(tensors) != len(marks):
         return False
-    pairs = zip(tensors, marks, strict=True)
-    return all(storage_of(tensor) == ref.cdata and version_of(tensor) == version for tensor, (ref, version) in pairs)
+    return all(map(is_left, tensors, marks))
 
 
 def _shapes(value: Any) -> list[tuple[Any, ...]]:

@@ -47,8 +47,10 @@ from hypocenter.session.observers.relations_due import (
 )
 from hypocenter.session.observers.relations_together import look_together
 from hypocenter.tap.free_memory import free_bytes, peak_bytes
+from hypocenter.tap.left import Left, left_in
 from hypocenter.tap.loop_tape import LoopTape
 from hypocenter.tap.state import capture_rng, restore_rng
+from hypocenter.tap.tape import storage_of
 from hypocenter.tap.weakly import Ref
 from hypocenter.unwarned import unwarned
 
@@ -56,6 +58,7 @@ AUTO = "auto"
 WAIT = 3  # updates, at which what has no gradient must have none
 OPTIMIZERS = 4  # whose second update is due
 MOST_RANKS, MOST_BYTES = 64, 1 << 28  # that look together; of their parameters, which are gathered over the host
+MOST_KEPT = 1024  # tensors that modules keep beside parameters and buffers
 MOST_IN_VAIN = 3  # looks on all ranks in which nothing could be asked
 FREE_S, FIRST_SHARE = 1.0, 0.01  # what it may take by default until all was asked once: so much, or of the time
 WHOLE_S = 10.0  # what it may take until then where forwards are long
@@ -95,6 +98,7 @@ class Relations(Observer):
         self._forward_s = 0.0  # what a forward took at a look; 0: there was none
         self._is_owed = False  # a step that was due could not be looked at
         self._off = ""  # why nothing is looked at any more
+        self._still: list[Left] = []  # what modules were given, and kept, at the last look
         self._given_before = Before()  # at looks on all ranks
         self._in_vain: list[str] = []  # why nothing could be asked in looks on all ranks
         self._loop: LoopTape | None = None  # what the program's own code computes in the step under way, if it is due
@@ -211,13 +215,16 @@ class Relations(Observer):
                 self._take(looked, update, now)
 
     def _asked_of(self, subject: Subject) -> Looked:
+        kept = [*(each.tensor for each in subject.of_model), *subject.attributes()]
+        subject.still, self._still = self._still, left_in([t for t in kept if storage_of(t)][:MOST_KEPT])
         looked = look(subject, self._chosen(), held=self._held.keys() - self._known)
         self._forward_s = subject.longest_s
         return looked
 
     def _chosen(self) -> list[Relation]:
         """Return what is to be asked; what there was no time for comes first."""
-        chosen = [each for each in asked_in_runs() if each.name not in self._known]
+        told = {each.code for each in asked_in_runs() if each.code and each.name in self._known}  # the same fault
+        chosen = [each for each in asked_in_runs() if each.name not in self._known and each.code not in told]
         return sorted(chosen, key=lambda each: self._asked.get(each.name, -1))
 
     def _take(self, looked: Looked | str, update: Update, began: float) -> None:
