@@ -4,8 +4,8 @@ So the loss of a micro-batch does not depend on which rank computes it. It does 
 gathered from all ranks are numbered as if this rank's own came first.
 
 What is the same in two steps (the number of a rank, a mask) is no part of a micro-batch and stays where it is. Nothing
-is asked where weights or buffers differ (experts, shards, stages, statistics of each rank), nor where the
-outputs of one rank move as another one puts its samples into another order: they hold parts of the same samples.
+is asked where weights or buffers differ (experts, shards, stages, statistics of each rank), nor where the outputs
+of one rank move as another one puts its samples into another order: they hold parts of the same samples.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from hypocenter.relations.contracts import Wrong
 from hypocenter.relations.losses import Found
 from hypocenter.relations.subject import OUTER, Given, Place, Subject, Way
 from hypocenter.relations.together import Channel, digests_of
-from hypocenter.replay.impossible import ReplayImpossible
+from hypocenter.tap.gradients import to_host
 
 CODE = "HC252"
 TOLERANCE = 1e-3  # relative: sums over ranks come in another order
@@ -31,12 +31,25 @@ _ALIKE = Way(seed=0xE8C4)  # what is drawn is the same on both ranks
 _FIRST, _SECOND = 0, 1  # the ranks that exchange
 
 
+MOST_GIVEN = 64  # tensors of one micro-batch: each is described to the other rank
+
+
+class _CannotBe(Exception):
+    """A rank did not come through a forward with another micro-batch; raised on all ranks."""
+
+
 @dataclass(slots=True)
 class Before:
-    """What a rank was given at the look before this one, and whether micro-batches were exchanged in one."""
+    """What a rank was given at the look before this one.
+
+    Attributes:
+        was_asked: micro-batches were exchanged at an earlier look.
+        is_over: it was tried, and cannot be.
+    """
 
     digests: list[str] = field(default_factory=list[str])
     was_asked: bool = False
+    is_over: bool = False
 
 
 def exchanged(channel: Channel, subject: Subject, rank: int, before: Before, *, is_asked: bool) -> Found | None:
@@ -54,16 +67,25 @@ def exchanged(channel: Channel, subject: Subject, rank: int, before: Before, *, 
     digests = digests_of(subject.given)
     constant = [a == b for a, b in zip(digests, before.digests, strict=False)]
     is_known, before.digests = len(constant) == len(digests), digests
-    if not is_asked:
+    if not is_asked or before.is_over:
         return None
-    own = {
-        "inputs": [[each.name, str(each.tensor.dtype), [*each.tensor.shape]] for each in subject.given],
-        "constant": constant, "digests": digests, "weights": _weights_of(subject),
-        "may_be": is_known and not subject.has_own_generators,
-    }  # fmt: skip
+    try:
+        return _exchanged(channel, subject, rank, before, constant if is_known else None)
+    except _CannotBe:
+        before.is_over = True
+        return None
+
+
+def _exchanged(
+    channel: Channel, subject: Subject, rank: int, before: Before, constant: list[bool] | None
+) -> Found | None:
+    """Return the same. `constant`: of each input whether it is what it was at the look before; None: not known."""
+    own: dict[str, Any] = {"may_be": constant is not None and not subject.has_own_generators}
+    if own["may_be"] and len(before.digests) <= MOST_GIVEN:
+        own |= {"constant": constant, "digests": before.digests, "weights": _weights_of(subject)}
+        own["inputs"] = [[each.name, str(each.tensor.dtype), [*each.tensor.shape]] for each in subject.given]
     one, other = (_said(channel, own, rank, root) for root in (_FIRST, _SECOND))
-    is_same = all(one[key] == other[key] for key in ("inputs", "weights"))
-    if not is_same or not one["may_be"] or not other["may_be"]:
+    if "inputs" not in one or any(one[key] != other.get(key) for key in ("inputs", "weights")):
         return None
     apart = [a != b for a, b in zip(one["digests"], other["digests"], strict=True)]
     fixed = [a or b for a, b in zip(one["constant"], other["constant"], strict=True)]
@@ -120,7 +142,7 @@ def _ran(channel: Channel, subject: Subject, changed: dict[Place, Tensor]) -> _R
     except Exception as error:  # of the user's own code: all ranks are told
         why = error
     if not channel.agree(came_through=why is None):
-        raise ReplayImpossible("a micro-batch could not be exchanged") from why
+        raise _CannotBe from why
     return _Ran(loss, outputs)
 
 
@@ -138,11 +160,11 @@ def _weights_of(subject: Subject) -> str:
         tables = [table for part in parts for table in (part._parameters, part._buffers)]
         held = {id(t): t for table in tables for t in table.values() if t is not None}
         sums = [
-            t.detach().double().sum() for t in held.values()
+            t.detach().double().sum()
+            for t in held.values()
             if not hasattr(t, "to_local") and t.layout == torch.strided and not t.is_complex() and t.numel()
         ]  # fmt: skip
-        numbers = torch.stack([each.cpu() for each in sums]).numpy().tobytes() if sums else b""
-    return hashlib.sha1(numbers, usedforsecurity=False).hexdigest()
+    return hashlib.sha1(repr(to_host(sums)).encode(), usedforsecurity=False).hexdigest()
 
 
 def _turned(places: Sequence[Given]) -> dict[Place, Tensor]:

@@ -54,20 +54,24 @@ class Channel:
         if len(text) > _WORDS:
             raise ReplayImpossible("a change of so many inputs is not told to other ranks")
         with self._listened():
-            self._groups.from_rank(root, torch.tensor([*text.ljust(_WORDS)], dtype=torch.uint8, device="cpu"))
+            self._groups.from_rank(root, torch.frombuffer(bytearray(text.ljust(_WORDS)), dtype=torch.uint8))
             for each in values:
-                self._groups.from_rank(root, bytes_of(each))
+                self._send(root, each)
 
     def hear(self, root: int = 0) -> tuple[dict[str, Any], list[Tensor]]:
         """Return what one rank tells: words, and tensors on the host."""
         with self._listened():
             text = torch.empty(_WORDS, dtype=torch.uint8, device="cpu")
             self._groups.from_rank(root, text)
-            words: dict[str, Any] = json.loads(bytes(text.tolist()))
+            words: dict[str, Any] = json.loads(text.numpy().tobytes())
             values = [torch.empty(shape, dtype=getattr(torch, kind), device="cpu") for kind, shape in words["values"]]
             for each in values:
-                self._groups.from_rank(root, bytes_of(each))
+                self._send(root, each)
         return words, values
+
+    def _send(self, root: int, tensor: Tensor) -> None:
+        if tensor.numel():
+            self._groups.from_rank(root, bytes_of(tensor))
 
     @contextlib.contextmanager
     def _listened(self) -> Generator[None, None, None]:

@@ -60,9 +60,10 @@ def look_together(
                 found = exchanged(channel, subject, rank, before, is_asked=is_asked)
                 if found is not None and isinstance(looked, Looked):
                     looked.losses.append(found)
-            except Exception as error:  # the others are still to be told
+            except Exception as error:
                 problem = error
-            if channel.is_true_for_any(problem is not None):
+                channel.close()  # who waits for this rank is told
+            if channel.is_true_for_any(problem is not None) and not isinstance(looked, Looked):
                 raise problem or ReplayImpossible(LOST)
             return looked
     finally:
