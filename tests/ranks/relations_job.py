@@ -3,6 +3,7 @@
 `ddp`, and `synced` with a collective in forward: a net whose fault is a mean over the batch. `fsdp`, `fsdp1`, `tp`, and
 `cp` with keys and values of all ranks: a small text model whose fault is that attention sees what comes. `clip`: two
 towers whose features are compared with those of all ranks; their fault is that each rank takes its own for the first.
+`looped`: the same, compared in the loop itself, gathered by a function of torch.
 `refuses`: `fsdp` with a model that raises on one rank wherever it is not the loop that calls it.
 
 Prints the losses of all ranks, which must be the same however it is watched.
@@ -16,6 +17,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.nn.functional import all_gather
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
@@ -107,7 +109,7 @@ def wrapped(kind: str, *, is_right: bool) -> nn.Module:
     n = dist.get_world_size()
     if kind in ("ddp", "synced"):
         return DistributedDataParallel(Net(kind, is_right=is_right))
-    if kind == "clip":
+    if kind in ("clip", "looped"):
         return DistributedDataParallel(Towers())
     net = Texts(kind, is_right=is_right)
     if kind == "fsdp1":
@@ -131,7 +133,7 @@ def main(kind: str, *, is_right: bool) -> None:
     compared = Compared(rank if is_right else 0)
     generator = torch.Generator().manual_seed(0 if kind in ("tp", "cp") else rank)
     for step in range(4):
-        if kind == "clip":
+        if kind in ("clip", "looped"):
             x = torch.randn(8, 6, generator=generator)
             y = x.flip(1)
         elif kind in ("ddp", "synced"):
@@ -142,10 +144,13 @@ def main(kind: str, *, is_right: bool) -> None:
         if kind == "cp":
             x, y = (each.chunk(n, 1)[rank] for each in (x, y))
         CALLED_BY_LOOP.append(step)
-        given = model(x, y) if kind == "clip" else model(x)
+        given = model(x, y) if kind in ("clip", "looped") else model(x)
         CALLED_BY_LOOP.clear()
         if kind == "clip":
             loss = compared(*given)
+        elif kind == "looped":
+            labels = torch.arange(8) + (8 * rank if is_right else 0)
+            loss = nn.functional.cross_entropy(5 * given[0] @ torch.cat(all_gather(given[1])).T, labels)
         else:
             loss = nn.functional.cross_entropy(given.flatten(0, -2), y.flatten())
         optimizer.zero_grad()

@@ -58,6 +58,7 @@ def test_what_must_not_matter_and_does(kind: str, code: str, tmp_path: Path) -> 
         pytest.param("fsdp1", ("samples", "future"), marks=pytest.mark.slow),
         pytest.param("synced", ("samples",), marks=pytest.mark.slow),
         pytest.param("clip", ("samples",), marks=pytest.mark.slow),
+        pytest.param("looped", ("samples",), marks=pytest.mark.slow),
     ],
 )
 def test_a_right_model_is_asked_and_holds(kind: str, held: tuple[str, ...], tmp_path: Path) -> None:
@@ -67,8 +68,9 @@ def test_a_right_model_is_asked_and_holds(kind: str, held: tuple[str, ...], tmp_
     assert all(f"{each}: holds" in said for each in held), said
 
 
-def test_a_loss_that_depends_on_the_rank_that_computes_it(tmp_path: Path) -> None:
-    assert found(watched("clip", "wrong", tmp_path / "run")) == [("HC252", 2, 0)]
+@pytest.mark.parametrize("kind", ["looped", pytest.param("clip", marks=pytest.mark.slow)])
+def test_a_loss_that_depends_on_the_rank_that_computes_it(kind: str, tmp_path: Path) -> None:
+    assert found(watched(kind, "wrong", tmp_path / "run")) == [("HC252", 2, 0)]
 
 
 @pytest.mark.slow

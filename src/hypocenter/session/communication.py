@@ -15,7 +15,7 @@ class Communication(Listener):
     """Hears collectives until it is asked whether the model has communicated in its forward.
 
     Args:
-        is_in_model: whether an outermost module is being called at this moment.
+        is_in_model: whether an outermost module, or an autograd function of the loop, is being called at this moment.
     """
 
     def __init__(self, names: NameMap, is_in_model: Callable[[], bool], fail: Callable[[str], None]) -> None:

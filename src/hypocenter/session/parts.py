@@ -131,7 +131,8 @@ class Parts:
             )
         )
         self.resumption = Resumption(self.clock, self.warn)
-        self.communication = Communication(self.names, lambda: self.roots.is_inside, self.warn)
+        code = self.roots.user_code
+        self.communication = Communication(self.names, lambda: self.roots.is_inside or code.is_in_function, self.warn)
         self.council = Council(is_wanted=config.agree, timeout_s=config.agree_timeout_s, warn=self.warn)
         context = Context(
             config=config,

@@ -21,6 +21,7 @@ from hypocenter.tap.tape import Event
 from hypocenter.tap.transforms import TransformedCall
 from hypocenter.tap.user_code import UserCode
 
+_COLLECTIVES = frozenset({"torch.distributed.nn.functional"})  # those with a gradient, which programs call
 _level: Callable[[], object] = torch._C._functorch.peek_interpreter_stack  # type: ignore[attr-defined]
 
 
@@ -50,7 +51,8 @@ class CustomFunctions:
         is_heard = code.is_active and not code.is_inside and bool(_len_torch_function_stack())  # also: in this thread
         if self._is_off or not is_heard or not torch.is_grad_enabled() or _level() is not None:
             return None
-        if function.__module__.startswith("torch."):  # compiled code among others: not the program's own
+        module = function.__module__
+        if module.startswith("torch.") and module not in _COLLECTIVES:  # compiled code among others: not its own
             return None
         try:
             return self._noted(function, args, kwargs)
@@ -66,8 +68,10 @@ class CustomFunctions:
         )  # fmt: skip
         n_before = len(self._user_code.tape.events)
         self._user_code.suspend()
+        self._user_code.is_in_function = True
 
         def end(result: Any) -> None:
+            self._user_code.is_in_function = False
             try:
                 calls_modules = len(self._user_code.tape.events) != n_before  # which are noted by themselves
                 if result is not RAISED and not calls_modules:

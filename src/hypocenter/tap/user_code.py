@@ -118,6 +118,7 @@ class UserCode(TorchFunctionMode):
         super().__init__()
         self.tape, self.prelude = tape, prelude
         self.is_active = False
+        self.is_in_function = False  # an autograd function that is noted as one operation is being called
         self.follows_module = False  # in this micro-batch a module was called: this is loss code
         self.has_met_module = False  # ever
         self.has_trained = False  # something has gone back
