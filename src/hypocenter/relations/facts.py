@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import Tensor, nn
 
-from hypocenter.relations.subject import OUTER, TOLERANCE, Given, Key, Ran, Subject, Way
+from hypocenter.relations.subject import OUTER, TOLERANCE, Given, Key, Ran, Subject, Way, local
 
 _LABEL_NAMES = ("label", "target", "tgt", "answer")
 _MEETING = ("Attention", "Transformer", "RNN", "GRU", "LSTM", "Graph", "GCN", "GAT", "Message")
@@ -89,7 +89,7 @@ def facts_of(subject: Subject, listener: Listener | None = None) -> Facts:
         if listener is not None:
             listener.take(ran)
         try:
-            grads.update(gradients_of(ran))
+            grads.update({key: local(gradient) for key, gradient in gradients_of(ran).items()})
         except CannotTell as error:
             why.append(error)
 

@@ -130,6 +130,11 @@ class Lead(Protocol):
         ...
 
 
+def local(tensor: Tensor) -> Tensor:
+    """Return what of a tensor lies on this rank: of a DTensor its shard, any other as it is."""
+    return tensor.to_local() if hasattr(tensor, "to_local") else tensor  # type: ignore[attr-defined]
+
+
 def without_hooks(ran: Ran) -> None:
     """Take off what FSDP2 hangs on the outputs of a forward: who goes back to them only need not gather anything."""
     for output in ran.outputs.values():
@@ -386,7 +391,7 @@ class Subject:
         with together, torch.enable_grad(), heard.listening():
             self._replayer.forward(self._microbatch, made_of, around, gather, rows)
         ran.outputs = {key: self._thinned(key, value) for key, value in ran.outputs.items()}
-        ran.losses = [value.detach() for value in ran.losses]
+        ran.losses = [local(value).detach() for value in ran.losses]
         ran.read = self.held.read
         self.longest_s = max(self.longest_s, own_time.now() - began)
         self.limit_s = max(self.limit_s, min(WHOLE * self.longest_s, self._whole_s))
@@ -429,6 +434,7 @@ class Subject:
 
     def _thinned(self, key: Key, value: Tensor) -> Tensor:
         """Return every n-th value of a large output, along a dimension whose size no input has (a vocabulary)."""
+        value = local(value)
         if key not in self._thinning:
             sizes = {size for each in self.given for size in each.tensor.shape}
             dims = [dim for dim, size in enumerate(value.shape) if size not in sizes] or [*range(value.dim())]

@@ -25,6 +25,7 @@ from hypocenter.tap.rendezvous import all_at_once
 _c10d: Any = getattr(torch._C, "_distributed_c10d", None)  # None where torch was built without it
 MOST_RANKS = 1024  # of one group: each rank reads 8 bytes for each pair, 9 GB through one store
 _AVERAGE = "avg"
+_OWN = "hypocenter-"  # begins the name of each group of ours
 _AVG, _PREMUL_SUM = 1, 8  # of c10d::ReduceOp::RedOpType, which gloo does not know
 
 
@@ -57,7 +58,7 @@ class OwnGroups:
             twin: Any = ProcessGroup(store, rank, size)
             twin._register_backend(torch.device("cpu"), ProcessGroup.BackendType.GLOO, gloo)
             twin._set_default_backend(ProcessGroup.BackendType.GLOO)
-            own_name = f"hypocenter-{id(self)}-{key}"
+            own_name = f"{_OWN}{id(self)}-{key}"
             twin._set_group_name(own_name)
             _c10d._register_process_group(own_name, twin)
             self._twins[name] = (twin, own_name)
@@ -105,6 +106,29 @@ class OwnCollectives(Mode):
         except RuntimeError as error:
             name = func.__name__.partition(".")[0].strip("_")
             raise ReplayImpossible(f"in the replay another rank did not come to its {name}") from error
+
+
+class OnlyOwn(Mode):
+    """Refuse every collective over a group of the user's: one that this rank alone makes is answered by training.
+
+    To be entered around what one rank computes with results of a replay, where a DTensor may ask the other ranks.
+
+    Raises:
+        ReplayImpossible: in place of the collective.
+    """
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if is_wrapped(types):
+            return NotImplemented  # a DTensor makes its collectives inside
+        if is_collective(func) and not any(map(_is_own, (*args, *(kwargs or {}).values()))):
+            raise ReplayImpossible("what is asked of it takes values of other ranks")
+        return func(*args, **(kwargs or {}))
+
+
+def _is_own(value: Any) -> bool:
+    if isinstance(value, torch.ScriptObject) and value._type().qualified_name().endswith("ProcessGroup"):
+        value = torch.distributed.ProcessGroup.unbox(value).group_name
+    return isinstance(value, str) and value.startswith(_OWN)
 
 
 class _Call:

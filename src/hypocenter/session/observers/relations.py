@@ -32,6 +32,7 @@ from hypocenter.relations.loop_again import Again
 from hypocenter.relations.losses import Found
 from hypocenter.relations.relation import RELATIONS, Relation, asked_in_runs
 from hypocenter.relations.subject import NO_TIME, Subject
+from hypocenter.replay.own_groups import OnlyOwn
 from hypocenter.session.observer import Context, Observer, Update
 from hypocenter.session.observers.optimizer_rows import count_row, number_row
 from hypocenter.session.observers.relations_due import (
@@ -178,8 +179,10 @@ class Relations(Observer):
     def _spending(self, now: float) -> Generator[None, None, None]:
         """Around a look: what comes of the user's own code ends all looks, and training goes on."""
         rng = capture_rng()  # a relation of the program's own may draw
+        is_one_of_many = self.context.rank()[1] > 1
         try:
-            yield
+            with OnlyOwn() if is_one_of_many else contextlib.nullcontext():
+                yield
         except torch.OutOfMemoryError:
             self._give_up("the device has too little memory")
         except Exception as error:  # anything may come out of it

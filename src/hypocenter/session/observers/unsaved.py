@@ -301,7 +301,7 @@ def _kind(value: Tensor) -> tuple[Any, ...]:
 
 def _in_words(then: Tensor | float, now: Tensor | float) -> tuple[str, str]:
     """Return both values as texts: of tensors that of the first element that differs."""
-    a, b = (torch.as_tensor(each).reshape(-1) for each in (then, now))
+    a, b = (torch.as_tensor(each, device="cpu").reshape(-1) for each in (then, now))
     at = int((a != b).nonzero()[0]) if a.numel() > 1 else 0
     return f"{a[at].item():.6g}", f"{b[at].item():.6g}"
 
