@@ -92,6 +92,7 @@ def _exchanged(
     of_batch = [n for n, is_other in enumerate(apart) if is_other and not fixed[n]]
     if not any(subject.given[n].is_of_model for n in of_batch):
         return None
+    subject.limit_s = math.inf  # four forwards, and no rank leaves one out
     usual = _ran(channel, subject, {})
     places, new = [subject.given[n] for n in of_batch], list[Tensor]()
     for root in (_FIRST, _SECOND):

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 from collections.abc import Generator, Sequence
 from typing import Any
 
@@ -184,6 +185,7 @@ def follow(channel: Channel, subject: Subject) -> bool:
     Raises:
         ReplayImpossible: it does not answer any more.
     """
+    subject.limit_s = math.inf  # the first rank knows for how many there is time
     words, _ = channel.hear()
     is_alike = words["given"] == digests_of(subject.given)
     channel.is_true_for_any(not is_alike)

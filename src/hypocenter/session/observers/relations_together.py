@@ -83,5 +83,5 @@ def _led(channel: Channel, subject: Subject, ask: Callable[[Subject], Looked]) -
 
 
 def _may_exchange(looked: Looked) -> bool:
-    """Return whether ranks are known to hold samples of their own, and not parts of the same ones."""
-    return "samples" in looked.held and PARTS_OF_SAMPLES not in looked.notes
+    """Return whether ranks are known to hold samples of their own, not parts of the same ones, and there is time."""
+    return not looked.no_time and "samples" in looked.held and PARTS_OF_SAMPLES not in looked.notes
